@@ -1,0 +1,1 @@
+"""What every mechanism must obey, whatever its card claims; they run on anybody's module too."""

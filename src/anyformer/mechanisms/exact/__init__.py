@@ -1,0 +1,1 @@
+"""Exact attention: the reference that the others are measured against."""

@@ -1,0 +1,1 @@
+"""Patterns: each token looks at a fixed part of the sequence."""
