@@ -130,7 +130,13 @@ class Attention(nn.Module, ABC):
         return y_BHNE, state
 
     def check_chunk(
-        self, q_BHND: Tensor, k_BGND: Tensor, v_BGNE: Tensor, state: Any, kind: type, keep_BN: Tensor | None
+        self,
+        q_BHND: Tensor,
+        k_BGND: Tensor,
+        v_BGNE: Tensor,
+        state: Any,
+        kind: type[tuple[Any, ...]],
+        keep_BN: Tensor | None,
     ) -> None:
         """What `extend` was given fits together and fits the state, whose first tensor has the batch's size."""
         self.require_streaming()

@@ -41,10 +41,7 @@ class Softmax(Attention):
         q, k, v = self.checked(q_BHND, k_BHMD, v_BHME, keep_BM)
         queries, keys = q.shape[2], k.shape[2]
         ordered = self.causal and queries > 1  # a single query is the last position and sees everything
-        if keep_BM is None and (not ordered or queries == keys):
-            return scaled_dot_product_attention(q, k, v, is_causal=ordered)
-        if ordered:
+        sees = None if keep_BM is None else keep_BM[:, None, None, :]
+        if ordered and (queries < keys or keep_BM is not None):
             sees = seen(queries, keys, causal=True, device=q.device, keep_BM=keep_BM)
-        else:
-            sees = keep_BM[:, None, None, :]
-        return scaled_dot_product_attention(q, k, v, attn_mask=sees)
+        return scaled_dot_product_attention(q, k, v, attn_mask=sees, is_causal=ordered and sees is None)

@@ -10,6 +10,7 @@ Differs  causal sums run block by block: within a block as a masked product, bef
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -66,7 +67,7 @@ class Linear(Attention):
         y_BHNE = sums.apply(*precise(q, k, v, one_BM1), torch.is_grad_enabled())
         return y_BHNE[:, :, before:].to(v.dtype)
 
-    def hold(self, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> "Sums":
+    def hold(self, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Sums:
         """The sums over a context, which is all that later queries need of it."""
         nobody = k_BHMD.new_zeros(k_BHMD.shape[0], self.heads, 1, self.head_dim)
         _, k, v = self.checked(nobody, k_BHMD, v_BHME, keep_BM)
@@ -74,12 +75,12 @@ class Linear(Attention):
             k, w_BHMW = precise(k, beside(v, ones(v, keep_BM)))
             return Sums(phi(k).transpose(-1, -2) @ w_BHMW, k.shape[2])
 
-    def read(self, q_BHND: Tensor, held: "Sums") -> Tensor:
+    def read(self, q_BHND: Tensor, held: Sums) -> Tensor:
         with full_precision(q_BHND):
             num_BHNW = phi(*precise(q_BHND)) @ held.S_BHDW
             return divided(num_BHNW[..., :-1], num_BHNW[..., -1:]).to(q_BHND.dtype)
 
-    def begin(self, batch: int, like: Tensor) -> "Sums":
+    def begin(self, batch: int, like: Tensor) -> Sums:
         self.require_streaming()
         require_positive(batch=batch)
         (S_BHDW,) = precise(like.new_zeros(batch, self.heads, self.head_dim, self.head_dim + 1))
@@ -87,7 +88,7 @@ class Linear(Attention):
 
     def extend(
         self, q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, state: Any, keep_BN: Tensor | None = None
-    ) -> tuple[Tensor, "Sums"]:
+    ) -> tuple[Tensor, Sums]:
         """Eq. 18-20, a block of tokens at a time."""
         self.check_chunk(q_BHND, k_BHND, v_BHNE, state, Sums, keep_BN)
         q, k, v = self.checked(q_BHND, k_BHND, v_BHNE, keep_BN)
@@ -102,13 +103,6 @@ class Linear(Attention):
                 outputs.append(divided(num_BHRW[..., :-1], num_BHRW[..., -1:]))
                 S_BHDW = S_BHDW + fk_BHRD.transpose(-1, -2) @ w_BHRW
         return torch.cat(outputs, 2).to(v.dtype), Sums(S_BHDW, state.position + q.shape[2])
-
-
-class Sums(NamedTuple):
-    """The recurrent state: everything that linear attention remembers of the past."""
-
-    S_BHDW: Tensor
-    position: int
 
 
 def ones(v_BHME: Tensor, keep_BM: Tensor | None) -> Tensor:
@@ -132,8 +126,9 @@ def precise(*tensors: Tensor) -> list[Tensor]:
     return [t if t.dtype == torch.float64 else t.float() for t in tensors]
 
 
-def full_precision(like: Tensor) -> torch.autocast:
-    return torch.autocast(like.device.type, enabled=False)
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 # The fast form. All blocks of one pass share their buffers, which stay in cache, and every product
@@ -183,7 +178,7 @@ class Buffers:
 
 def batches(q_BHND: Tensor, width: int, rows: int) -> Iterator[tuple[slice, Buffers]]:
     """A few items of the batch at a time, and buffers for them."""
-    batch, heads, length, dim = q_BHND.shape
+    batch, heads, _, dim = q_BHND.shape
     step = max(1, HEADS_AT_ONCE // heads)
     buffers = None
     for first in range(0, batch, step):
@@ -223,7 +218,7 @@ class FullSums(Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, one, y, inverse, S_BHDW = ctx.saved_tensors
-        needs = need_q, need_k, need_v = ctx.needs_input_grad[:3]
+        needs = ctx.needs_input_grad[:3]
         dq, dk, dv = (q.new_empty(t.shape) if need else None for t, need in zip((q, k, v), needs, strict=True))
         with full_precision(q):
             for items, buffers in batches(q, v.shape[3] + 1, LONG_BLOCK):
@@ -232,14 +227,14 @@ class FullSums(Function):
                     fq = buffers.phi(q[items, :, rows], buffers.fq)
                     dnum = buffers.gradient_of_num(dy[items, :, rows], y[items, :, rows], inverse[items, :, rows])
                     dS.baddbmm_(fq.mT, dnum)
-                    if need_q:
+                    if dq is not None:
                         buffers.through_phi(torch.bmm(dnum, S.mT), fq, dq[items, :, rows])
                 for rows in blocks(k.shape[2], LONG_BLOCK):
                     fk = buffers.phi(k[items, :, rows], buffers.fk)
-                    if need_k:
+                    if dk is not None:
                         w = buffers.beside(v[items, :, rows], one[items, :, rows])
                         buffers.through_phi(torch.bmm(w, dS.mT), fk, dk[items, :, rows])
-                    if need_v:
+                    if dv is not None:
                         dv[items, :, rows] = torch.bmm(fk, dS[..., :-1]).unflatten(0, buffers.shape)
         return dq, dk, dv, None, None
 
@@ -275,7 +270,7 @@ class CausalSums(Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, one, y, inverse, past = ctx.saved_tensors
-        needs = need_q, need_k, need_v = ctx.needs_input_grad[:3]
+        needs = ctx.needs_input_grad[:3]
         dq, dk, dv = (q.new_empty(t.shape) if need else None for t, need in zip((q, k, v), needs, strict=True))
         with full_precision(q):
             for items, buffers in batches(q, v.shape[3] + 1, BLOCK):
@@ -288,14 +283,14 @@ class CausalSums(Function):
                     w = buffers.beside(v[items, :, rows], one[items, :, rows])
                     dnum = buffers.gradient_of_num(dy[items, :, rows], y[items, :, rows], inverse[items, :, rows])
                     product_RR = product[:, : w.shape[1], : w.shape[1]]
-                    if need_v:
+                    if dv is not None:
                         within = torch.bmm(fq, fk.mT, out=product_RR).tril_()
                         dv_GRE = torch.bmm(within.mT, dnum[..., :-1]).baddbmm_(fk, dS[..., :-1])
                         dv[items, :, rows] = dv_GRE.unflatten(0, buffers.shape)
                     dwithin = torch.bmm(dnum, w.mT, out=product_RR).tril_()
-                    if need_q:
+                    if dq is not None:
                         buffers.through_phi(torch.bmm(dwithin, fk).baddbmm_(dnum, S.mT), fq, dq[items, :, rows])
-                    if need_k:
+                    if dk is not None:
                         buffers.through_phi(torch.bmm(dwithin.mT, fq).baddbmm_(w, dS.mT), fk, dk[items, :, rows])
                     dS.baddbmm_(fq.mT, dnum)
         return dq, dk, dv, None, None

@@ -34,6 +34,7 @@ class Local(Attention):
         time=1,
         memory=1,
         block=64,
+        order=True,
         tiny={"dim": 16, "heads": 2, "window": 5},
         limits=({"window": 100_000},),
     )
@@ -91,7 +92,7 @@ class Band(Function):
                     t[:, :, part].detach().requires_grad_(need)
                     for t, part, need in zip((q, k, v), (rows, reach, reach), needs, strict=True)
                 ]
-                y = scaled_dot_product_attention(*inputs, sees)
+                y = scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], sees)
             wanted = [t for t in inputs if t.requires_grad]
             found = iter(torch.autograd.grad(y, wanted, dy[:, :, rows]))
             for total, part in zip(gradients, (rows, reach, reach), strict=True):

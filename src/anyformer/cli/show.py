@@ -1,0 +1,225 @@
+"""One mechanism: its idea, paper, formula, options, and the attention matrix that it amounts to."""
+
+import argparse
+import ast
+import inspect
+import re
+from dataclasses import asdict
+from typing import Any
+
+from anyformer.card import Card, Entry, find
+from anyformer.cli._terminal import can_draw, show, show_json
+
+Matrix = list[list[float]]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mechanism", help="name or name:variant")
+    parser.add_argument("--tokens", type=int, help="length of the example (default 20)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the core, such as window=4"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    entry, variant = find(args.mechanism)
+    card = entry.card.of(variant)
+    if card.slot != "attention" and (args.tokens is not None or args.set):
+        raise ValueError(f"{entry.name} has no queries and keys, so no matrix to draw with --tokens or --set")
+    if args.tokens is not None and args.tokens < 1:
+        raise ValueError(f"--tokens must be at least 1, not {args.tokens}")
+    options = example_options(card, entry.card.variants.get(variant or "", {}), args.tokens)
+    options |= dict(option(text) for text in args.set)
+    tokens = args.tokens or min(20, options.get("max_length", 20))
+    matrices = {
+        "causal" if causal else "not causal": matrix(args.mechanism, causal, tokens, options)
+        for causal in (False, True)
+        if card.slot == "attention" and card.causal in ("option", "only" if causal else "no")
+    }
+    facts = asdict(card)
+    sections = read_docstring(entry.docstring)
+    about = {
+        "name": entry.name,
+        "variant": variant,
+        "idea": entry.idea,
+        **sections,
+        "options": constructor_options(args.mechanism, card),
+        "variants": facts.pop("variants"),
+        "limits": facts.pop("limits"),
+        "facts": {name: fact for name, fact in facts.items() if name != "overrides"},
+        "example": {"tokens": tokens, "options": options} if matrices else None,
+        "matrices": matrices,
+    }
+    if args.json:
+        show_json(about)
+    else:
+        show(*page(entry, about))
+    return 0
+
+
+# The example
+
+
+def option(text: str) -> tuple[str, Any]:
+    name, given, value = text.partition("=")
+    if not given or not name.isidentifier():
+        raise ValueError(f"--set takes NAME=VALUE, not {text!r}")
+    if name in ("causal", "heads", "head_dim"):
+        raise ValueError(f"--set takes the core's own options; {name} is the example's")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value  # a bare word is a string
+
+
+def example_options(card: Card, chosen: dict[str, Any], tokens: int | None) -> dict[str, Any]:
+    """The card's tiny setting, without what the variant sets and with room for the tokens."""
+    around = {"dim", "heads", "head_dim", "causal", "key_heads", "bias"}
+    options = {name: value for name, value in card.tiny.items() if name not in around | set(chosen)}
+    if tokens and "max_length" in options:
+        options["max_length"] = max(tokens, options["max_length"])
+    return options
+
+
+def matrix(spec: str, causal: bool, tokens: int, options: dict[str, Any]) -> Matrix:
+    """What each query (row) takes of each key's value: attention to the identity gives the weights themselves."""
+    import torch
+
+    from anyformer.catalog import core
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        attention = core(spec, heads=2, head_dim=8, causal=causal, **options).double().eval()
+        q, k = torch.randn(2, 1, 2, tokens, 8, dtype=torch.float64)
+        identity = torch.eye(tokens, dtype=torch.float64).expand(1, 2, tokens, tokens)
+        weights: Matrix = attention.attend(q, k, identity)[0, 0].tolist()
+    return weights
+
+
+# The facts
+
+
+def constructor_options(spec: str, card: Card) -> dict[str, dict[str, Any]]:
+    """Name -> type and default; those of `build` that the core does not know are marked with `layer`."""
+    from anyformer.catalog import mechanism
+    from anyformer.contract import AttentionLayer
+
+    found = {name: describe(p, layer=False) for name, p in inspect.signature(mechanism(spec)).parameters.items()}
+    if card.slot == "attention":
+        layer = inspect.signature(AttentionLayer).parameters.items()
+        found |= {name: describe(p, layer=True) for name, p in layer if name != "core"}
+    return found
+
+
+def describe(parameter: inspect.Parameter, *, layer: bool) -> dict[str, Any]:
+    required = parameter.default is parameter.empty
+    kind = parameter.annotation
+    return {
+        "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
+        "required": required,
+        "default": None if required else parameter.default,
+        "layer": layer,
+    }
+
+
+def read_docstring(docstring: str) -> dict[str, Any]:
+    """The first line, then headed sections; the lines under `Paper` from the first equation on are the formula."""
+    summary, _, rest = docstring.partition("\n")
+    sections: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in rest.splitlines():
+        head = re.match(r"(\w+)\s{2,}(.*)", line)
+        if head:
+            lines = sections.setdefault(head[1].lower(), [])
+            line = head[2]
+        lines.append(line.strip())
+    paper = sections.get("paper", [])
+    equation = next((n for n, line in enumerate(paper) if re.match(r"\S+ = ", line)), len(paper))
+    return {
+        "summary": summary,
+        "paper": " ".join(paper[:equation]).strip(),
+        "formula": "\n".join(paper[equation:]).strip(),
+        "symbols": " ".join(sections.get("symbols", [])).strip(),
+        "shapes": " ".join(sections.get("shapes", [])).strip(),
+        "differs": " ".join(sections.get("differs", [])).strip(),
+    }
+
+
+# The page
+
+
+def page(entry: Entry, about: dict[str, Any]) -> list[Any]:
+    from rich.columns import Columns
+    from rich.panel import Panel
+    from rich.table import Table
+
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    for heading in ("paper", "formula", "symbols", "shapes", "differs"):
+        if about[heading]:
+            facts.add_row(heading, about[heading])
+    said = about["facts"]
+    facts.add_row("causal", said["causal"])
+    for can in ("cross", "padding"):
+        facts.add_row(can, "yes" if said[can] else "no")
+    state = "" if said["stream"] == "none" else f", {said['state']} state"
+    facts.add_row("stream", said["stream"] + state)
+    facts.add_row("cost", f"time ~ N^{said['time']:g}, memory ~ N^{said['memory']:g}")
+    marks = {
+        "estimator": "random: right on average only",
+        "batch_statistics": "training mixes the items of a batch",
+        "order": "positions matter",
+        "compiles": "torch.compile and torch.export take it",
+    }
+    also = [text for fact, text in marks.items() if said[fact]]
+    if also:
+        facts.add_row("also", "; ".join(also))
+    for heading, layer in (("options", False), ("layer options", True)):
+        facts.add_row(heading, ", ".join(as_code(n, o) for n, o in about["options"].items() if o["layer"] is layer))
+    for name, options in about["variants"].items():
+        facts.add_row(f"{entry.name}:{name}", keywords(options))
+    for limit in about["limits"]:
+        facts.add_row("limit", f"equals softmax with {keywords(limit)}")
+
+    named = entry.name + (f":{about['variant']}" if about["variant"] else "")
+    parts: list[Any] = [f"{named} ({entry.idea}): {said['title']}", about["summary"], "", facts, ""]
+    if not about["matrices"]:
+        return [*parts, "No attention matrix: it has no queries, keys and values that would define one."]
+    example = f"{about['example']['tokens']} random tokens"
+    if about["example"]["options"]:
+        example += f", {keywords(about['example']['options'])}"
+    parts.append(f"Attention matrix of one head, {example}; rows are queries, columns are keys")
+    shades = Shades()
+    parts.append(Columns([Panel.fit(shades.draw(m), title=title) for title, m in about["matrices"].items()]))
+    return [*parts, shades.legend()]
+
+
+def keywords(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+def as_code(name: str, about: dict[str, Any]) -> str:
+    return f"{name}: {about['type']}" + ("" if about["required"] else f" = {about['default']!r}")
+
+
+class Shades:
+    """Weights as shades of each row's largest weight; exactly zero stays blank."""
+
+    def __init__(self) -> None:
+        self.levels = "░▒▓█" if can_draw("░▒▓█") else ".:+#"
+
+    def draw(self, matrix: Matrix) -> str:
+        return "\n".join("".join(2 * self.shade(weight, max(map(abs, row))) for weight in row) for row in matrix)
+
+    def shade(self, weight: float, largest: float) -> str:
+        if weight == 0:
+            return " "
+        if weight < 0:
+            return "-"
+        return self.levels[min(3, int(4 * weight / largest))]
+
+    def legend(self) -> str:
+        quarters = ("below 1/4", "1/4", "1/2", "3/4 and more")
+        shades = ", ".join(f"{2 * level} {text}" for level, text in zip(self.levels, quarters, strict=True))
+        return f"of each row's largest weight: {shades}; blank: exactly zero; --: negative"

@@ -1,0 +1,126 @@
+"""Whom a law judges: a mechanism of the catalog, or anybody's module with the claims made for it."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer import catalog
+from anyformer.card import Card, find
+from anyformer.contract import Attention, AttentionLayer, Mixer
+
+
+@dataclass(frozen=True)
+class Subject:
+    name: str
+    card: Card  # what is claimed
+    dim: int
+    make: Callable[..., Any]  # options -> a module; the same weights each time
+    catalogued: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def orders(self) -> list[bool]:
+        """The values of causal that are claimed."""
+        return {"no": [False], "option": [False, True], "only": [True]}[self.card.causal]
+
+    @property
+    def trainings(self) -> list[bool]:
+        return [False] if self.card.batch_statistics else [False, True]
+
+    def layer(
+        self, causal: bool, dtype: torch.dtype = torch.float64, *, training: bool = False, device: str = "cpu"
+    ) -> Any:
+        torch.manual_seed(0)
+        with torch.device(device):
+            layer = self.make(causal=causal) if self.catalogued else self.make()
+        return layer.to(dtype).train(training)
+
+    def core(self, causal: bool, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Attention | None:
+        """The layer's core, if it has one."""
+        layer = self.layer(causal, dtype, device=device)
+        return layer.core if isinstance(layer, AttentionLayer) else None
+
+    @property
+    def lengths(self) -> list[int]:
+        """One token; below, at and across the block of the fast form."""
+        block = self.card.block
+        return sorted({1, 7, max(2, block - 3), block, block + 5, self.length})
+
+    @property
+    def length(self) -> int:
+        """Two whole blocks and a part of one."""
+        return 2 * max(self.card.block, 32) + 3
+
+    def tokens(self, batch: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
+        drawn = torch.randn(batch, self.dim, length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        return drawn.mT.to(dtype)  # as a model gives them: not contiguous
+
+    def heads_of_tokens(
+        self, core: Attention, length: int, dtype: torch.dtype = torch.float64, seed: int = 1
+    ) -> Tensor:
+        shape = (2, length, core.heads, core.head_dim)
+        drawn = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        return drawn.transpose(1, 2).to(dtype)
+
+
+def catalogued(spec: str) -> Subject:
+    """A mechanism, in the tiny setting of its card."""
+    entry, variant = find(spec)
+    card = entry.card.of(variant)
+    tiny = dict(card.tiny)
+
+    def make(**changes: Any) -> Mixer:
+        return catalog.build(spec, **{**tiny, **changes})
+
+    return Subject(spec, card, tiny["dim"], make, options={k: v for k, v in tiny.items() if k != "dim"})
+
+
+def foreign(target: str, *, dim: int = 16, causal: bool = False, cross: bool = False, padding: bool = False) -> Subject:
+    """Anybody's module: `package.module:factory`, whose result is called as f(x, context=None, *, keep=None)."""
+    module, _, name = target.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"cannot import {module} ({missing}); run from the folder that holds it") from None
+    except AttributeError:
+        raise ValueError(f"{module} has no {name!r}; name the function that returns your module") from None
+
+    def make() -> nn.Module:
+        made = factory()
+        if not isinstance(made, nn.Module):
+            raise TypeError(f"{target} must return a torch.nn.Module, not {type(made).__name__}")
+        return made
+
+    card = Card(
+        title=target,
+        paper="",
+        year=0,
+        slot="mixer",
+        causal="only" if causal else "no",
+        cross=cross,
+        padding=padding,
+        stream="none",
+        state="none",
+        time=float("nan"),
+        memory=float("nan"),
+        block=16,
+        order=True,
+    )
+    return Subject(target, card, dim, make, catalogued=False)
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Whatever is allocated without a value holds NaN, so that reading it shows."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
