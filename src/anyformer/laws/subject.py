@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isqrt, prod
 from typing import Any
 
 import torch
@@ -33,28 +34,70 @@ class Subject:
         return [False] if self.card.batch_statistics else [False, True]
 
     def layer(
-        self, causal: bool, dtype: torch.dtype = torch.float64, *, training: bool = False, device: str = "cpu"
+        self,
+        causal: bool,
+        dtype: torch.dtype = torch.float64,
+        *,
+        training: bool = False,
+        device: str = "cpu",
+        length: int | None = None,
+        seed: int = 0,
     ) -> Any:
-        torch.manual_seed(0)
+        """The module, able to take `length` tokens; none of its weights stands where it makes no difference."""
+        torch.manual_seed(seed)
         with torch.device(device):
-            layer = self.make(causal=causal) if self.catalogued else self.make()
+            layer = self.make(causal=causal, **self.sized(length)) if self.catalogued else self.make()
+            stir(layer)
+            if self.card.batch_statistics:
+                layer.train()(torch.randn(4, length or prod(self.options.get("grid", (self.short,))), self.dim))
         return layer.to(dtype).train(training)
 
-    def core(self, causal: bool, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Attention | None:
+    def core(
+        self, causal: bool, dtype: torch.dtype = torch.float64, device: str = "cpu", length: int | None = None
+    ) -> Attention | None:
         """The layer's core, if it has one."""
-        layer = self.layer(causal, dtype, device=device)
+        layer = self.layer(causal, dtype, device=device, length=length)
         return layer.core if isinstance(layer, AttentionLayer) else None
+
+    def sized(self, length: int | None) -> dict[str, Any]:
+        """The options that a mechanism with a maximum length or a grid needs for so many tokens."""
+        changes: dict[str, Any] = {}
+        if length is not None and "max_length" in self.options:
+            changes["max_length"] = max(self.options["max_length"], length)
+        if length is not None and self.grid:
+            changes["grid"] = (height(length), length // height(length))
+        return changes
+
+    @property
+    def grid(self) -> bool:
+        """Whether the tokens lie on a grid, so that their number cannot change."""
+        return "grid" in self.options
+
+    def fit(self, length: int) -> int:
+        """This length, or for a grid the next that makes one no more than four times as wide as high."""
+        while self.grid and length > 4 * height(length) ** 2:
+            length += 1
+        return length
 
     @property
     def lengths(self) -> list[int]:
         """One token; below, at and across the block of the fast form."""
         block = self.card.block
-        return sorted({1, 7, max(2, block - 3), block, block + 5, self.length})
+        return sorted({1, 7, *map(self.fit, (max(2, block - 3), block)), self.short, self.length})
+
+    @property
+    def short(self) -> int:
+        """One whole block and a part of one."""
+        return self.fit(self.card.block + 5)
 
     @property
     def length(self) -> int:
         """Two whole blocks and a part of one."""
-        return 2 * max(self.card.block, 32) + 3
+        return self.fit(2 * max(self.card.block, 32) + 3)
+
+    def contexts(self, length: int) -> list[int]:
+        """Lengths of contexts for so many queries; a grid keeps its own."""
+        return [length] if self.grid else [length + 9, *([length - 3] if length > 4 else [])]
 
     def tokens(self, batch: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
         drawn = torch.randn(batch, self.dim, length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -66,6 +109,19 @@ class Subject:
         shape = (2, length, core.heads, core.head_dim)
         drawn = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         return drawn.transpose(1, 2).to(dtype)
+
+
+def height(length: int) -> int:
+    """Of the grid nearest to a square that holds so many tokens."""
+    return next(h for h in range(isqrt(length), 0, -1) if length % h == 0)
+
+
+@torch.no_grad()
+def stir(module: nn.Module) -> None:
+    """A weight that starts as all zeros or ones hides what is done with it."""
+    for weight in module.parameters():
+        if not weight.is_meta and weight.numel() and (weight == weight.flatten()[0]).all():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
 
 
 def catalogued(spec: str) -> Subject:

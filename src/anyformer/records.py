@@ -1,0 +1,157 @@
+"""The evidence format: one JSON object a line, appended by the run itself and never edited.
+
+A record says what ran (every argument), from which commit, with which versions, on which machine, how it ended,
+what it measured and the raw repeats behind that. A failed or cancelled run is a record too.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+LARGEST_LINE = 64 << 20  # bytes; whatever is longer is no record of ours
+
+
+@contextmanager
+def recording(
+    path: Path | None, kind: str, what: dict[str, Any], *, seed: int | None = None, packages: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """A record to fill in (`results`, `repeats`), appended to `path` however the run ends."""
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "what": what,
+        "seed": seed,
+        "started": now(),
+        **source(),
+        "versions": versions(["anyformer", "torch", *packages]),
+        "machine": machine(),
+        "status": "running",
+        "results": [],
+        "repeats": {},
+    }
+    try:
+        yield record
+        record["status"] = "done"
+    except KeyboardInterrupt:
+        record["status"] = "cancelled"
+        raise
+    except BaseException as error:
+        record["status"] = "failed"
+        record["error"] = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        record["ended"] = now()
+        if path is not None:
+            append(path, record)
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """One line in one write, so that runs that append at once never mix their lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = (json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode()
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        end = os.lseek(handle, 0, os.SEEK_END)
+        if end and os.pread(handle, 1, end - 1) != b"\n":  # a run died in the middle of its line
+            line = b"\n" + line
+        os.write(handle, line)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a file; a line that a crash cut short is passed over, any other broken one is refused."""
+    found = []
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LARGEST_LINE + 1):
+            number += 1
+            if len(line) > LARGEST_LINE:
+                raise ValueError(f"{path}, line {number} is longer than {LARGEST_LINE} bytes: this is no record")
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError:
+                if line.startswith(b'{"schema":') and not line.rstrip().endswith(b"}"):
+                    continue
+                raise ValueError(f"{path}, line {number} is no JSON: restore the file from git") from None
+            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+                raise ValueError(f"{path}, line {number} is no record of schema {SCHEMA}: restore the file from git")
+            found.append(record)
+    return found
+
+
+def latest(path: Path, kind: str) -> dict[str, Any] | None:
+    """The newest finished record of a kind."""
+    if not path.exists():
+        return None
+    return next((r for r in reversed(read(path)) if r["kind"] == kind and r["status"] == "done"), None)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def source() -> dict[str, Any]:
+    """The commit that runs, and whether anything but records differs from it; None outside a checkout."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str | None:
+        try:
+            run = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return run.stdout.strip() if run.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", "records.py") is None:  # installed elsewhere: that commit is not ours
+        return {"commit": None, "dirty": None}
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)records")
+    return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What speed depends on, and nothing that names the machine or its owner."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": memory_gib(),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    facts = dict(part for line in lines[:40] if len(part := [word.strip() for word in line.split(":", 1)]) == 2)
+    model = f"family {facts['cpu family']} model {facts['model']}" if "cpu family" in facts and "model" in facts else ""
+    return " ".join(word for word in (facts.get("model name", platform.processor()), model) if word)
+
+
+def memory_gib() -> int | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    except (ValueError, OSError, AttributeError):
+        return None
