@@ -1,0 +1,443 @@
+"""Attention through features: y_i = phi(q_i).sum_j phi(k_j) v_j^T / phi(q_i).sum_j phi(k_j), in time linear in N.
+
+A feature map says what phi is. What keys leave behind is S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j) and, where phi is
+exponential, the shift s that keeps it in range: phi(k) = exp(u(k) - s), phi(q) = exp(u(q) + s - c). s is one number
+a feature, c one a query; both cancel in the fraction, so there is no epsilon, and any s will do that keeps the largest
+terms in range. In causal order s comes from the past alone: the future does not show, not even in the last bit.
+
+`gather` takes keys to sums, `read` takes queries and sums to outputs, `scan` does both in causal order, from sums to
+sums. Each works on chunks of rows that stay in cache and has its backward pass written out.
+
+Shapes   B batch, H heads, N queries, M keys, D key dim, E value dim, F features; in a chunk of some items
+         G items x heads, L rows, in causal order n blocks of R rows
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from anyformer.contract import Attention, require_positive
+
+CACHED = 1 << 18  # numbers in the features of a chunk
+BLOCK = 64  # rows of a causal block: more would waste work above the diagonal, fewer make products small
+FURTHEST = 40.0  # how far a key's exponent may be above the shift: exp(40), summed and squared, still fits float32
+NOTHING = -1e30  # the shift while no key was seen; finite, so that differences are never NaN
+
+
+class Sums(NamedTuple):
+    """All that is remembered of the keys and values so far."""
+
+    S_BHFE: Tensor
+    z_BHF: Tensor
+    s_BHF: Tensor
+    position: int
+
+
+class FeatureMap(ABC):
+    """What phi is. x and its features have any leading shape and layout."""
+
+    features: int
+    exponential: bool = False  # phi(x) = exp(u(x)) up to a factor a query, and `raw` gives u
+
+    @abstractmethod
+    def raw(self, x: Tensor, out: Tensor, *, query: bool) -> None:
+        """phi(x), or u(x), into `out`."""
+
+    @abstractmethod
+    def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
+        """dx, from df (which may be overwritten) and f = phi(x)."""
+
+
+class FeatureAttention(Attention):
+    """The fast form of every attention that is a feature map between two sums."""
+
+    @property
+    @abstractmethod
+    def phi(self) -> FeatureMap:
+        """The feature map as it is now."""
+
+    def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Tensor:
+        q, k, v = self.checked(q_BHND, k_BHMD, v_BHME, keep_BM)
+        if not self.causal:
+            return read(self.phi, q, gather(self.phi, k, v, keep_BM)).to(v.dtype)
+        past = k.shape[2] - q.shape[2]  # keys before the first query
+        sums = nothing(self.phi, q, v)
+        if past:
+            sums = gather(self.phi, k[:, :, :past], v[:, :, :past], None if keep_BM is None else keep_BM[:, :past])
+            k, v, keep_BM = k[:, :, past:], v[:, :, past:], None if keep_BM is None else keep_BM[:, past:]
+        return scan(self.phi, q, k, v, keep_BM, sums)[0].to(v.dtype)
+
+    def hold(self, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Sums:
+        nobody = k_BHMD.new_zeros(k_BHMD.shape[0], self.heads, 1, self.head_dim)
+        _, k, v = self.checked(nobody, k_BHMD, v_BHME, keep_BM)
+        return gather(self.phi, k, v, keep_BM)
+
+    def read(self, q_BHND: Tensor, held: Sums) -> Tensor:
+        return read(self.phi, q_BHND, held).to(q_BHND.dtype)
+
+    def begin(self, batch: int, like: Tensor) -> Sums:
+        self.require_streaming()
+        require_positive(batch=batch)
+        empty = like.new_zeros(batch, self.heads, 0, self.head_dim)
+        return nothing(self.phi, empty, empty)
+
+    def extend(
+        self, q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, state: Any, keep_BN: Tensor | None = None
+    ) -> tuple[Tensor, Sums]:
+        self.check_chunk(q_BHND, k_BHND, v_BHNE, state, Sums, keep_BN)
+        q, k, v = self.checked(q_BHND, k_BHND, v_BHNE, keep_BN)
+        if state.position == 0:  # values as wide as the first ones seen
+            state = nothing(self.phi, q, v)
+        y, state = scan(self.phi, q, k, v, keep_BN, state)
+        return y.to(v.dtype), state
+
+
+def nothing(phi: FeatureMap, q: Tensor, v: Tensor) -> Sums:
+    """The sums over no keys."""
+    S = q.new_zeros(*q.shape[:2], phi.features, v.shape[3], dtype=precision(q))
+    z = S.new_zeros(S.shape[:3])
+    return Sums(S, z, torch.full_like(z, NOTHING), 0)
+
+
+def divided(num_BHNE: Tensor, den_BHN1: Tensor) -> Tensor:
+    """Zero where no key was seen."""
+    return num_BHNE / den_BHN1.masked_fill(den_BHN1 == 0, 1)
+
+
+def gather(phi: FeatureMap, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None) -> Sums:
+    """The sums over all keys."""
+    k, v = precise(k_BHMD, v_BHME)
+    S, z, s = Gather.apply(phi, k, v, keep_BM)
+    return Sums(S, z, s, k.shape[2])
+
+
+def read(phi: FeatureMap, q_BHND: Tensor, sums: Sums) -> Tensor:
+    """What queries find that see every key of the sums; zero if there is none."""
+    (q,) = precise(q_BHND)
+    return Read.apply(phi, q, *sums[:3])
+
+
+def scan(
+    phi: FeatureMap, q_BHND: Tensor, k_BHND: Tensor, v_BHNE: Tensor, keep_BN: Tensor | None, before: Sums
+) -> tuple[Tensor, Sums]:
+    """Each query sees the keys up to its own and those of the sums before; also the sums after."""
+    q, k, v = precise(q_BHND, k_BHND, v_BHNE)
+    y, S, z, s = Scan.apply(phi, q, k, v, keep_BN, *before[:3], torch.is_grad_enabled())
+    return y, Sums(S, z, s, before.position + k.shape[2])
+
+
+def precision(like: Tensor) -> torch.dtype:
+    """Sums over thousands of tokens need at least float32."""
+    return torch.float64 if like.dtype == torch.float64 else torch.float32
+
+
+def precise(*tensors: Tensor) -> list[Tensor]:
+    return [t.to(precision(t)) for t in tensors]
+
+
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
+    device = like.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def items_at_once(shape: torch.Size, features: int) -> int:
+    """Several items together only where the features of each stay in cache whole."""
+    _, heads, length, _ = shape
+    return max(1, CACHED // (heads * length * features))
+
+
+def rows_at_once(shape: torch.Size, features: int) -> int:
+    return max(BLOCK, CACHED // (shape[1] * features) // BLOCK * BLOCK)
+
+
+def chunks(shape: torch.Size, features: int) -> Iterator[tuple[slice, slice]]:
+    """Items and rows whose features stay in cache."""
+    items, rows = items_at_once(shape, features), rows_at_once(shape, features)
+    for item in range(0, shape[0], items):
+        for row in range(0, shape[2], rows):
+            yield slice(item, item + items), slice(row, row + rows)
+
+
+def of_keys(phi: FeatureMap, k: Tensor, keep: Tensor | None, s: Tensor | None, out: Tensor) -> Tensor:
+    """phi(k) under the shift, zero where a key is padding; u(k), and minus infinity there, if no shift is given."""
+    phi.raw(k, out, query=False)
+    logarithm = phi.exponential and s is None
+    if phi.exponential and s is not None:
+        out.sub_(s).exp_()
+    if keep is not None:
+        out.masked_fill_(~keep, -torch.inf if logarithm else 0)
+    return out
+
+
+def of_queries(phi: FeatureMap, q: Tensor, s: Tensor, out: Tensor) -> Tensor:
+    """phi(q); if exponential, the largest feature is one."""
+    phi.raw(q, out, query=True)
+    if phi.exponential:
+        out.add_(s)
+        out.sub_(out.amax(-1, keepdim=True)).exp_()
+    return out
+
+
+def inverse(den: Tensor) -> Tensor:
+    """1 / den in place, zero where no key was seen."""
+    return den.reciprocal_().nan_to_num_(posinf=0)
+
+
+class Gather(Function):
+    @staticmethod
+    def forward(ctx: Any, phi: FeatureMap, k: Tensor, v: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        S = k.new_zeros(*k.shape[:2], phi.features, v.shape[3])
+        z = S.new_zeros(S.shape[:3])
+        s = torch.full_like(z, NOTHING)
+        with full_precision(k):
+            for items, rows in chunks(k.shape, phi.features):
+                k_, S_, z_, s_ = k[items, :, rows], S[items].flatten(0, 1), z[items], s[items]
+                kept = None if keep is None else keep[items, None, rows, None]
+                f = of_keys(phi, k_, kept, None, k.new_empty(*k_.shape[:3], phi.features))
+                if phi.exponential:
+                    higher = torch.maximum(s_, f.amax(2))
+                    rescale(S_, z_, s_ - higher)
+                    s_.copy_(higher)
+                    f.sub_(s_.unsqueeze(2)).exp_()
+                S_.baddbmm_(f.flatten(0, 1).mT, v[items, :, rows].flatten(0, 1))
+                z_.add_(f.sum(2))
+        ctx.phi = phi
+        ctx.save_for_backward(k, v, keep, s)
+        ctx.mark_non_differentiable(s)
+        return S, z, s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dS: Tensor, dz: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        k, v, keep, s = ctx.saved_tensors
+        phi: FeatureMap = ctx.phi
+        dk = torch.empty_like(k) if ctx.needs_input_grad[1] else None
+        dv = torch.empty_like(v) if ctx.needs_input_grad[2] else None
+        with full_precision(k):
+            for items, rows in chunks(k.shape, phi.features):
+                k_, v_, dS_ = k[items, :, rows], v[items, :, rows], dS[items].flatten(0, 1)
+                kept = None if keep is None else keep[items, None, rows, None]
+                f = of_keys(phi, k_, kept, s[items].unsqueeze(2), k.new_empty(*k_.shape[:3], phi.features))
+                if dv is not None:
+                    dv[items, :, rows] = torch.bmm(f.flatten(0, 1), dS_).view(v_.shape)
+                if dk is not None:
+                    df = torch.bmm(v_.flatten(0, 1), dS_.mT).view(f.shape).add_(dz[items].unsqueeze(2))
+                    dk[items, :, rows] = phi.pull(df, f, k_, query=False)
+        return None, dk, dv, None
+
+
+class Read(Function):
+    @staticmethod
+    def forward(ctx: Any, phi: FeatureMap, q: Tensor, S: Tensor, z: Tensor, s: Tensor) -> Tensor:
+        y = q.new_empty(*q.shape[:3], S.shape[3])
+        inv = q.new_empty(*q.shape[:3], 1)
+        with full_precision(q):
+            for items, rows in chunks(q.shape, phi.features):
+                q_, y_, inv_ = (t[items, :, rows] for t in (q, y, inv))
+                f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
+                f = f.flatten(0, 1)
+                torch.bmm(f, S[items].flatten(0, 1), out=y_.flatten(0, 1))
+                torch.bmm(f, z[items].flatten(0, 1).unsqueeze(-1), out=inv_.flatten(0, 1))
+                y_.mul_(inverse(inv_))
+        ctx.phi = phi
+        ctx.save_for_backward(q, S, z, s, y, inv)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        q, S, z, s, y, inv = ctx.saved_tensors
+        phi: FeatureMap = ctx.phi
+        dq = torch.empty_like(q) if ctx.needs_input_grad[1] else None
+        dS, dz = torch.zeros_like(S), torch.zeros_like(z)
+        with full_precision(q):
+            for items, rows in chunks(q.shape, phi.features):
+                q_, y_, inv_, dy_ = (t[items, :, rows] for t in (q, y, inv, dy))
+                f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
+                dnum, dden = through_fraction(dy_, y_, inv_)
+                dS[items].flatten(0, 1).baddbmm_(f.flatten(0, 1).mT, dnum.flatten(0, 1))
+                if dq is not None:
+                    df = torch.bmm(dnum.flatten(0, 1), S[items].flatten(0, 1).mT).view(f.shape)
+                    dq[items, :, rows] = phi.pull(df.addcmul_(dden, z[items].unsqueeze(2)), f, q_, query=True)
+                dz[items] += f.mul_(dden).sum(2)
+        return None, dq, dS, dz, None
+
+
+def through_fraction(dy: Tensor, y: Tensor, inv: Tensor) -> tuple[Tensor, Tensor]:
+    """y = num / den  =>  dnum = dy / den,  dden = -dnum.y"""
+    dnum = dy * inv
+    return dnum, (dnum * y).sum(-1, keepdim=True).neg_()
+
+
+# Causal order: blocks of rows meet their own keys in a masked product, and earlier ones through the sums before them.
+
+
+def blocked(t: Tensor) -> Tensor:
+    """(items, heads, L, X) -> (n, items, heads, R, X); zeros fill up the last block."""
+    R = min(BLOCK, t.shape[2])
+    if t.shape[2] % R:
+        t = torch.nn.functional.pad(t, (0, 0, 0, R - t.shape[2] % R))
+    return t.unflatten(2, (-1, R)).permute(2, 0, 1, 3, 4)
+
+
+def unblocked(t: Tensor, rows: int) -> Tensor:
+    """(n, items, heads, R, X) -> (items, heads, rows, X)"""
+    return t.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :rows]
+
+
+def running(S_GFE: Tensor, a: Tensor, b: Tensor, *, backwards: bool = False) -> Tensor:
+    """S with a_i^T b_i of one block after the other added: (n + 1, G, F, E)."""
+    n = len(a)
+    sums = S_GFE.new_empty(n + 1, *S_GFE.shape)
+    order = range(n - 1, -1, -1) if backwards else range(n)
+    sums[n if backwards else 0] = S_GFE
+    for i in order:
+        before, after = (i + 1, i) if backwards else (i, i + 1)
+        torch.baddbmm(sums[before], a[i].flatten(0, 1).mT, b[i].flatten(0, 1), out=sums[after])
+    return sums
+
+
+def raise_shift(u: Tensor, rows: int, kept: Tensor | None, S: Tensor, z: Tensor, s: Tensor) -> int:
+    """Subtract from u, for one item, a shift that its first row may know; how many rows stay within range of it.
+
+    That is the shift of the past, or the first row's if higher, or if there is no past that of the first real key,
+    before which nothing is seen. S, z and s are brought to it in place.
+    """
+    first = u[0, :, :, 0]
+    if kept is not None:
+        row = kept.flatten().to(torch.uint8).argmax()
+        real = u.transpose(1, 3)[row // u.shape[3], row % u.shape[3]].transpose(0, 1)
+        first = torch.where(s == NOTHING, real, first)
+    higher = torch.maximum(s, first)
+    rescale(S, z, s - higher)
+    s.copy_(higher)
+    u.sub_(s.unsqueeze(2))
+    if u.is_meta:
+        return rows
+    beyond = (u.amax((1, 2, 4)) > FURTHEST).flatten()[:rows]
+    return int(beyond.to(torch.uint8).argmax()) if beyond.any() else rows
+
+
+def rescale(S_GFE: Tensor, z: Tensor, exponent: Tensor) -> None:
+    S_GFE.mul_(exponent.flatten(0, 1).unsqueeze(-1).exp())
+    z.mul_(exponent.exp())
+
+
+class Scan(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        keep: Tensor | None,
+        S: Tensor,
+        z: Tensor,
+        s: Tensor,
+        learning: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        s_before = s
+        S, z, s = S.clone(), z.clone(), s.clone()
+        y = q.new_empty(*q.shape[:3], v.shape[3])
+        inv = q.new_empty(*q.shape[:3], 1)
+        steps: list[tuple[slice, slice]] = []
+        saved: list[Tensor] = []
+        together = 1 if phi.exponential else items_at_once(q.shape, phi.features)
+        with full_precision(q):
+            for item in range(0, q.shape[0], together):
+                items, rows = slice(item, item + together), slice(0, 0)
+                S_, z_, s_ = S[items].flatten(0, 1), z[items], s[items]
+                while rows.stop < q.shape[2]:
+                    rows = slice(rows.stop, min(rows.stop + rows_at_once(q.shape, phi.features), q.shape[2]))
+                    good = L = rows.stop - rows.start
+                    q_, k_, v_ = (blocked(t[items, :, rows]) for t in (q, k, v))
+                    kept = None if keep is None else keep[items, None, rows, None]
+                    f = k_.new_empty(*k_.shape[:4], phi.features)
+                    fk = of_keys(phi, k_, None if kept is None else blocked(kept), None, f)
+                    if phi.exponential:
+                        good = raise_shift(fk, L, kept, S_, z_, s_)
+                        fk.exp_()
+                    without(fk, good)
+                    fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
+                    w = v_.contiguous()
+                    if learning:
+                        saved += [S_.clone(), z_.clone(), s_.clone()]
+                    before = running(S_, fk, w)
+                    within = torch.bmm(fq.flatten(0, 2), fk.flatten(0, 2).mT).tril_()
+                    num = torch.bmm(within, w.flatten(0, 2))
+                    num.baddbmm_(fq.flatten(0, 2), before[:-1].flatten(0, 1))
+                    z_before = torch.cat([z_.unsqueeze(0), fk.sum(3)]).cumsum(0)
+                    den = within.sum(-1).view(fq.shape[:4]).add_(fq.mul_(z_before[:-1].unsqueeze(3)).sum(-1))
+                    S_.copy_(before[-1])
+                    z_.copy_(z_before[-1])
+                    rows = slice(rows.start, rows.start + good)
+                    steps.append((items, rows))
+                    inv[items, :, rows] = unblocked(inverse(den).unsqueeze(-1), good)
+                    torch.mul(unblocked(num.view(w.shape), good), inv[items, :, rows], out=y[items, :, rows])
+        ctx.phi, ctx.steps = phi, steps
+        if learning:
+            ctx.save_for_backward(q, k, v, keep, y, inv, s_before, s, *saved)
+        ctx.mark_non_differentiable(s)
+        return y, S, z, s
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dS: Tensor, dz: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, keep, y, inv, s_before, shift, *saved = ctx.saved_tensors
+        phi: FeatureMap = ctx.phi
+        needs = ctx.needs_input_grad[1:4]
+        dq, dk, dv = (torch.empty_like(t) if need else None for t, need in zip((q, k, v), needs, strict=True))
+        dS, dz, shift = dS.clone(), dz.clone(), shift.clone()
+        with full_precision(q):
+            for step, (items, rows) in reversed([*enumerate(ctx.steps)]):
+                S_, z_, s_ = saved[3 * step : 3 * step + 3]
+                L = rows.stop - rows.start
+                q_, k_, v_, dy_, y_, inv_ = (blocked(t[items, :, rows]) for t in (q, k, v, dy, y, inv))
+                kept = None if keep is None else blocked(keep[items, None, rows, None])
+                f = k_.new_empty(*k_.shape[:4], phi.features)
+                fk = without(of_keys(phi, k_, kept, s_.unsqueeze(2), f), L)
+                fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
+                w = v_.contiguous()
+                dnum, dden = (t.contiguous() for t in through_fraction(dy_, y_, inv_))
+                dS_, dz_ = dS[items].flatten(0, 1), dz[items]
+                if phi.exponential:
+                    rescale(dS_, dz_, s_ - shift[items])
+                    shift[items] = s_
+                before = running(S_, fk, w)[:-1].flatten(0, 1)
+                later = running(dS_, fq, dnum, backwards=True)
+                dS_.copy_(later[0])
+                later = later[1:].flatten(0, 1)
+                fk_, fq_, w_, dnum_ = (t.flatten(0, 2) for t in (fk, fq, w, dnum))
+                if dv is not None:
+                    within = torch.bmm(fq_, fk_.mT).tril_()
+                    dw = torch.bmm(within.mT, dnum_).baddbmm_(fk_, later)
+                    dv[items, :, rows] = unblocked(dw.view(w.shape), L)
+                dwithin = torch.bmm(dnum_, w_.mT).add_(dden.flatten(0, 2)).tril_()
+                z_before = torch.cat([z_.unsqueeze(0), fk.sum(3)]).cumsum(0)[:-1]
+                dz_later = torch.cat([dz_.unsqueeze(0), (fq * dden).sum(3).flip(0)]).cumsum(0).flip(0)
+                dz_.copy_(dz_later[0])
+                if dq is not None:
+                    df = torch.bmm(dwithin, fk_).baddbmm_(dnum_, before.mT).view(fq.shape)
+                    df.addcmul_(dden, z_before.unsqueeze(3))
+                    dq[items, :, rows] = unblocked(phi.pull(df, fq, q_, query=True), L)
+                if dk is not None:
+                    df = torch.bmm(dwithin.mT, fq_).baddbmm_(w_, later.mT).view(fk.shape)
+                    df.add_(dz_later[1:].unsqueeze(3))
+                    dk[items, :, rows] = unblocked(phi.pull(df, fk, k_, query=False), L)
+            if phi.exponential:
+                rescale(dS.flatten(0, 1), dz, s_before - shift)
+        return None, dq, dk, dv, None, dS, dz, None, None
+
+
+def without(f: Tensor, rows: int) -> Tensor:
+    """No features from this row on."""
+    n, R = rows // f.shape[3], rows % f.shape[3]
+    f[n : n + 1, :, :, R:] = 0
+    f[n + 1 :] = 0
+    return f
