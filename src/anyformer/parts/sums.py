@@ -14,7 +14,6 @@ Shapes   B batch, H heads, N queries, M keys, D key dim, E value dim, F features
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
 from anyformer.contract import Attention, require_positive
+from anyformer.parts.precision import precise, precision, without_autocast
 
 CACHED = 1 << 18  # numbers in the features of a chunk
 BLOCK = 64  # rows of a causal block: more would waste work above the diagonal, fewer make products small
@@ -110,7 +110,7 @@ def divided(num_BHNE: Tensor, den_BHN1: Tensor) -> Tensor:
 
 
 def gather(phi: FeatureMap, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None) -> Sums:
-    """The sums over all keys."""
+    """The sums over all keys, in float32 at least: there may be thousands."""
     k, v = precise(k_BHMD, v_BHME)
     S, z, s = Gather.apply(phi, k, v, keep_BM)
     return Sums(S, z, s, k.shape[2])
@@ -129,20 +129,6 @@ def scan(
     q, k, v = precise(q_BHND, k_BHND, v_BHNE)
     y, S, z, s = Scan.apply(phi, q, k, v, keep_BN, *before[:3], torch.is_grad_enabled())
     return y, Sums(S, z, s, before.position + k.shape[2])
-
-
-def precision(like: Tensor) -> torch.dtype:
-    """Sums over thousands of tokens need at least float32."""
-    return torch.float64 if like.dtype == torch.float64 else torch.float32
-
-
-def precise(*tensors: Tensor) -> list[Tensor]:
-    return [t.to(precision(t)) for t in tensors]
-
-
-def full_precision(like: Tensor) -> AbstractContextManager[object]:
-    device = like.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def items_at_once(shape: torch.Size, features: int) -> int:
@@ -194,7 +180,7 @@ class Gather(Function):
         S = k.new_zeros(*k.shape[:2], phi.features, v.shape[3])
         z = S.new_zeros(S.shape[:3])
         s = torch.full_like(z, NOTHING)
-        with full_precision(k):
+        with without_autocast(k):
             for items, rows in chunks(k.shape, phi.features):
                 k_, S_, z_, s_ = k[items, :, rows], S[items].flatten(0, 1), z[items], s[items]
                 kept = None if keep is None else keep[items, None, rows, None]
@@ -218,7 +204,7 @@ class Gather(Function):
         phi: FeatureMap = ctx.phi
         dk = torch.empty_like(k) if ctx.needs_input_grad[1] else None
         dv = torch.empty_like(v) if ctx.needs_input_grad[2] else None
-        with full_precision(k):
+        with without_autocast(k):
             for items, rows in chunks(k.shape, phi.features):
                 k_, v_, dS_ = k[items, :, rows], v[items, :, rows], dS[items].flatten(0, 1)
                 kept = None if keep is None else keep[items, None, rows, None]
@@ -236,7 +222,7 @@ class Read(Function):
     def forward(ctx: Any, phi: FeatureMap, q: Tensor, S: Tensor, z: Tensor, s: Tensor) -> Tensor:
         y = q.new_empty(*q.shape[:3], S.shape[3])
         inv = q.new_empty(*q.shape[:3], 1)
-        with full_precision(q):
+        with without_autocast(q):
             for items, rows in chunks(q.shape, phi.features):
                 q_, y_, inv_ = (t[items, :, rows] for t in (q, y, inv))
                 f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
@@ -255,7 +241,7 @@ class Read(Function):
         phi: FeatureMap = ctx.phi
         dq = torch.empty_like(q) if ctx.needs_input_grad[1] else None
         dS, dz = torch.zeros_like(S), torch.zeros_like(z)
-        with full_precision(q):
+        with without_autocast(q):
             for items, rows in chunks(q.shape, phi.features):
                 q_, y_, inv_, dy_ = (t[items, :, rows] for t in (q, y, inv, dy))
                 f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
@@ -349,7 +335,7 @@ class Scan(Function):
         steps: list[tuple[slice, slice]] = []
         saved: list[Tensor] = []
         together = 1 if phi.exponential else items_at_once(q.shape, phi.features)
-        with full_precision(q):
+        with without_autocast(q):
             for item in range(0, q.shape[0], together):
                 items, rows = slice(item, item + together), slice(0, 0)
                 S_, z_, s_ = S[items].flatten(0, 1), z[items], s[items]
@@ -394,7 +380,7 @@ class Scan(Function):
         needs = ctx.needs_input_grad[1:4]
         dq, dk, dv = (torch.empty_like(t) if need else None for t, need in zip((q, k, v), needs, strict=True))
         dS, dz, shift = dS.clone(), dz.clone(), shift.clone()
-        with full_precision(q):
+        with without_autocast(q):
             for step, (items, rows) in reversed([*enumerate(ctx.steps)]):
                 S_, z_, s_ = saved[3 * step : 3 * step + 3]
                 L = rows.stop - rows.start

@@ -22,7 +22,8 @@ from torch import Generator, Tensor
 from anyformer.card import Card
 from anyformer.contract import require_positive
 from anyformer.parts.masks import seen
-from anyformer.parts.sums import FeatureAttention, FeatureMap, divided, precise
+from anyformer.parts.precision import precise
+from anyformer.parts.sums import FeatureAttention, FeatureMap, divided
 
 
 class Performer(FeatureAttention):

@@ -4,21 +4,26 @@ Paper    Beltagy, Peters and Cohan 2020, Longformer, arXiv:2004.05150, section 3
          counts one side and the token itself, so theirs of w is ours of w/2 + 1
          y_i = sum_j exp(q_i.k_j / sqrt(D)) v_j / sum_j exp(q_i.k_j / sqrt(D)),
          over j with |i - j| < window, and 0 <= i - j < window when causal
-Shapes   B batch, H heads, N queries, M keys, D key dim, E value dim, R rows of a block
-Differs  blocks of queries meet the stretch of keys that they can see in torch's fused attention, where the authors
-         multiply overlapping chunks of a fixed size; any length will do, and there are no global tokens
+Shapes   B batch, H heads, N queries, M keys, D key dim, E value dim, R rows of a block,
+         S keys in its reach, G items x heads
+Differs  each block of queries meets the stretch of keys that any of them can see, where the authors multiply
+         overlapping chunks as long as the window; any length will do, and there are no global tokens
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, finfo
 from torch.autograd.function import Function, once_differentiable
-from torch.nn.functional import scaled_dot_product_attention
 
 from anyformer.card import Card
 from anyformer.contract import Attention, require_positive
 from anyformer.parts.masks import seen
+from anyformer.parts.precision import precise, precision, without_autocast
+
+ROWS = 64  # of a block of queries: more would meet keys that few of them see, fewer make products small
+HEADS_AT_ONCE = 16  # items x heads in one product: more leave the cache
 
 
 class Local(Attention):
@@ -56,59 +61,88 @@ class Local(Attention):
         return Band.apply(q, k, v, keep_BM, self.window, self.causal)
 
 
-def blocks(queries: int, keys: int, window: int, causal: bool) -> list[tuple[slice, slice]]:
-    """Blocks of queries, each with the keys that any of them sees; the queries are the last of the positions."""
-    rows, before = max(64, min(window, 256)), keys - queries
-    return [
-        (
-            slice(first, last := min(first + rows, queries)),
-            slice(max(0, before + first - window + 1), min(keys, before + last + (0 if causal else window - 1))),
-        )
-        for first in range(0, queries, rows)
-    ]
+class Step(NamedTuple):
+    """Some items' queries in a block of rows, and the stretch of keys that any of them can see."""
+
+    items: slice
+    rows: slice
+    reach: slice
+    bias: Tensor  # (1 or G, R, keys): zero where a query sees a key, else minus infinity
+    blind: Tensor | None  # (G, R, 1): queries that see no key
+
+
+def steps(q: Tensor, k: Tensor, keep: Tensor | None, window: int, causal: bool) -> Iterator[Step]:
+    """The queries are the last of the positions. Most blocks share one bias."""
+    (B, H, N, _), M = q.shape, k.shape[2]
+    together = max(1, HEADS_AT_ONCE // H)
+    shared: dict[tuple[int, int, int], Tensor] = {}
+    for first in range(0, N, ROWS):
+        rows = slice(first, min(first + ROWS, N))
+        start, stop = M - N + rows.start, M - N + rows.stop
+        reach = slice(max(0, start - window + 1), stop if causal else min(M, stop + window - 1))
+        queries, keys, last = stop - start, reach.stop - reach.start, stop - reach.start
+        if (queries, keys, last) not in shared:
+            sees = seen(queries, keys, last=last, causal=causal, window=window, device=q.device)
+            shared[queries, keys, last] = q.new_zeros(queries, keys, dtype=precision(q)).masked_fill_(~sees, -torch.inf)
+        bias = shared[queries, keys, last]
+        for item in range(0, B, together):
+            items = slice(item, min(item + together, B))
+            if keep is None:
+                yield Step(items, rows, reach, bias.unsqueeze(0), None)
+                continue
+            biases = bias.masked_fill(~keep[items, None, None, reach], -torch.inf).expand(-1, H, -1, -1).flatten(0, 1)
+            yield Step(items, rows, reach, biases, (biases == -torch.inf).all(-1, keepdim=True))
+
+
+def weights(q_GRD: Tensor, k_GSD: Tensor, step: Step) -> Tensor:
+    """Softmax over the keys in reach; zero for a query that sees none."""
+    p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5).softmax(-1)
+    return p_GRS if step.blind is None else p_GRS.masked_fill_(step.blind, 0)
 
 
 class Band(Function):
-    """Fused attention, block by block, in one step of the graph: slices would each get a gradient of full length."""
+    """Block by block, in one step of the graph: slices would each get a gradient of full length."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, window: int, causal: bool) -> Tensor:
-        ctx.save_for_backward(q, k, v, keep)
+        y = q.new_empty(*q.shape[:3], v.shape[3], dtype=precision(q))
+        with without_autocast(q):
+            for step in steps(q, k, keep, window, causal):
+                q_, k_, v_ = parts(step, q, k, v)
+                torch.bmm(weights(q_, k_, step), v_, out=y[step.items, :, step.rows].flatten(0, 1))
+        ctx.save_for_backward(q, k, v, keep, y)
         ctx.window, ctx.causal = window, causal
-        y = q.new_empty(*q.shape[:3], v.shape[3])
-        for rows, reach, sees in masked_blocks(q, k, keep, window, causal):
-            y[:, :, rows] = scaled_dot_product_attention(q[:, :, rows], k[:, :, reach], v[:, :, reach], sees)
-        return y
+        return y.to(v.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, keep = ctx.saved_tensors
+        q, k, v, keep, y = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
-        gradients = [torch.zeros_like(t) if need else None for t, need in zip((q, k, v), needs, strict=True)]
-        for rows, reach, sees in masked_blocks(q, k, keep, ctx.window, ctx.causal):
-            with torch.enable_grad():
-                inputs = [
-                    t[:, :, part].detach().requires_grad_(need)
-                    for t, part, need in zip((q, k, v), (rows, reach, reach), needs, strict=True)
-                ]
-                y = scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], sees)
-            wanted = [t for t in inputs if t.requires_grad]
-            found = iter(torch.autograd.grad(y, wanted, dy[:, :, rows]))
-            for total, part in zip(gradients, (rows, reach, reach), strict=True):
-                if total is not None:
-                    total[:, :, part] += next(found)
+        dq, dk, dv = (
+            torch.zeros(t.shape, dtype=precision(t), device=t.device) if need else None
+            for t, need in zip((q, k, v), needs, strict=True)
+        )
+        with without_autocast(q):
+            for step in steps(q, k, keep, ctx.window, ctx.causal):
+                q_, k_, v_ = parts(step, q, k, v)
+                dy_, y_ = (t[step.items, :, step.rows].flatten(0, 1).to(q_.dtype) for t in (dy, y))
+                p = weights(q_, k_, step)
+                if dv is not None:
+                    dv[step.items, :, step.reach].flatten(0, 1).baddbmm_(p.mT, dy_)
+                if dq is None and dk is None:
+                    continue
+                ds = torch.bmm(dy_, v_.mT).sub_((dy_ * y_).sum(-1, keepdim=True)).mul_(p)  # of q.k / sqrt(D)
+                scale = q.shape[-1] ** -0.5
+                if dq is not None:
+                    dq[step.items, :, step.rows].flatten(0, 1).baddbmm_(ds, k_, alpha=scale)
+                if dk is not None:
+                    dk[step.items, :, step.reach].flatten(0, 1).baddbmm_(ds.mT, q_, alpha=scale)
+        gradients = (None if g is None else g.to(t.dtype) for g, t in zip((dq, dk, dv), (q, k, v), strict=True))
         return *gradients, None, None, None
 
 
-def masked_blocks(q: Tensor, k: Tensor, keep: Tensor | None, window: int, causal: bool) -> Any:
-    """The blocks with who sees whom; most blocks share one mask."""
-    masks: dict[tuple[int, ...], Tensor] = {}
-    before = k.shape[2] - q.shape[2]
-    for rows, reach in blocks(q.shape[2], k.shape[2], window, causal):
-        queries, keys, last = rows.stop - rows.start, reach.stop - reach.start, before + rows.stop - reach.start
-        shape = (queries, keys, last)
-        if shape not in masks:
-            masks[shape] = seen(queries, keys, last=last, causal=causal, window=window, device=q.device)
-        sees = masks[shape]
-        yield rows, reach, sees if keep is None else sees & keep[:, None, None, reach]
+def parts(step: Step, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """(G, rows, D) of the queries, (G, reach, D) of keys and values."""
+    of = ((q, step.rows), (k, step.reach), (v, step.reach))
+    return precise(*(t[step.items, :, rows].flatten(0, 1) for t, rows in of))
