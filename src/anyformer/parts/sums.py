@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from anyformer.contract import Attention, require_positive
+from anyformer.contract import Attention, check_query, check_same, require_positive
 from anyformer.parts.precision import precise, precision, without_autocast
 
-CACHED = 1 << 18  # numbers in the features of a chunk
+CACHED = 1024  # rows x heads of a chunk, whose features stay in cache
 BLOCK = 64  # rows of a causal block: more would waste work above the diagonal, fewer make products small
 FURTHEST = 40.0  # how far a key's exponent may be above the shift: exp(40), summed and squared, still fits float32
 NOTHING = -1e30  # the shift while no key was seen; finite, so that differences are never NaN
@@ -78,6 +78,8 @@ class FeatureAttention(Attention):
         return gather(self.phi, k, v, keep_BM)
 
     def read(self, q_BHND: Tensor, held: Sums) -> Tensor:
+        check_query(self, q_BHND)
+        check_sums(held, q_BHND, held.S_BHFE.shape[-1])
         return read(self.phi, q_BHND, held).to(q_BHND.dtype)
 
     def begin(self, batch: int, like: Tensor) -> Sums:
@@ -93,8 +95,17 @@ class FeatureAttention(Attention):
         q, k, v = self.checked(q_BHND, k_BHND, v_BHNE, keep_BN)
         if state.position == 0:  # values as wide as the first ones seen
             state = nothing(self.phi, q, v)
+        check_sums(state, q, v.shape[-1])
         y, state = scan(self.phi, q, k, v, keep_BN, state)
         return y.to(v.dtype), state
+
+
+def check_sums(sums: Sums, q: Tensor, width: int) -> None:
+    if sums.S_BHFE.shape[0] != q.shape[0]:
+        raise ValueError(f"the sums are for a batch of {sums.S_BHFE.shape[0]}, not {q.shape[0]}")
+    if sums.S_BHFE.shape[-1] != width:
+        raise ValueError(f"v has heads of {width}, and those before had {sums.S_BHFE.shape[-1]}; stream all alike")
+    check_same("q", q.to(precision(q)), "the sums", sums.S_BHFE)
 
 
 def nothing(phi: FeatureMap, q: Tensor, v: Tensor) -> Sums:
@@ -127,23 +138,24 @@ def scan(
 ) -> tuple[Tensor, Sums]:
     """Each query sees the keys up to its own and those of the sums before; also the sums after."""
     q, k, v = precise(q_BHND, k_BHND, v_BHNE)
-    y, S, z, s = Scan.apply(phi, q, k, v, keep_BN, *before[:3], torch.is_grad_enabled())
+    learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v, *before[:3]))
+    y, S, z, s = Scan.apply(phi, q, k, v, keep_BN, *before[:3], learning)
     return y, Sums(S, z, s, before.position + k.shape[2])
 
 
-def items_at_once(shape: torch.Size, features: int) -> int:
-    """Several items together only where the features of each stay in cache whole."""
+def items_at_once(shape: torch.Size) -> int:
+    """Several items together only where each is there whole."""
     _, heads, length, _ = shape
-    return max(1, CACHED // (heads * length * features))
+    return max(1, CACHED // (heads * length))
 
 
-def rows_at_once(shape: torch.Size, features: int) -> int:
-    return max(BLOCK, CACHED // (shape[1] * features) // BLOCK * BLOCK)
+def rows_at_once(shape: torch.Size) -> int:
+    return max(BLOCK, CACHED // shape[1] // BLOCK * BLOCK)
 
 
-def chunks(shape: torch.Size, features: int) -> Iterator[tuple[slice, slice]]:
+def chunks(shape: torch.Size) -> Iterator[tuple[slice, slice]]:
     """Items and rows whose features stay in cache."""
-    items, rows = items_at_once(shape, features), rows_at_once(shape, features)
+    items, rows = items_at_once(shape), rows_at_once(shape)
     for item in range(0, shape[0], items):
         for row in range(0, shape[2], rows):
             yield slice(item, item + items), slice(row, row + rows)
@@ -181,7 +193,7 @@ class Gather(Function):
         z = S.new_zeros(S.shape[:3])
         s = torch.full_like(z, NOTHING)
         with without_autocast(k):
-            for items, rows in chunks(k.shape, phi.features):
+            for items, rows in chunks(k.shape):
                 k_, S_, z_, s_ = k[items, :, rows], S[items].flatten(0, 1), z[items], s[items]
                 kept = None if keep is None else keep[items, None, rows, None]
                 f = of_keys(phi, k_, kept, None, k.new_empty(*k_.shape[:3], phi.features))
@@ -205,7 +217,7 @@ class Gather(Function):
         dk = torch.empty_like(k) if ctx.needs_input_grad[1] else None
         dv = torch.empty_like(v) if ctx.needs_input_grad[2] else None
         with without_autocast(k):
-            for items, rows in chunks(k.shape, phi.features):
+            for items, rows in chunks(k.shape):
                 k_, v_, dS_ = k[items, :, rows], v[items, :, rows], dS[items].flatten(0, 1)
                 kept = None if keep is None else keep[items, None, rows, None]
                 f = of_keys(phi, k_, kept, s[items].unsqueeze(2), k.new_empty(*k_.shape[:3], phi.features))
@@ -223,7 +235,7 @@ class Read(Function):
         y = q.new_empty(*q.shape[:3], S.shape[3])
         inv = q.new_empty(*q.shape[:3], 1)
         with without_autocast(q):
-            for items, rows in chunks(q.shape, phi.features):
+            for items, rows in chunks(q.shape):
                 q_, y_, inv_ = (t[items, :, rows] for t in (q, y, inv))
                 f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
                 f = f.flatten(0, 1)
@@ -242,7 +254,7 @@ class Read(Function):
         dq = torch.empty_like(q) if ctx.needs_input_grad[1] else None
         dS, dz = torch.zeros_like(S), torch.zeros_like(z)
         with without_autocast(q):
-            for items, rows in chunks(q.shape, phi.features):
+            for items, rows in chunks(q.shape):
                 q_, y_, inv_, dy_ = (t[items, :, rows] for t in (q, y, inv, dy))
                 f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
                 dnum, dden = through_fraction(dy_, y_, inv_)
@@ -288,18 +300,12 @@ def running(S_GFE: Tensor, a: Tensor, b: Tensor, *, backwards: bool = False) -> 
     return sums
 
 
-def raise_shift(u: Tensor, rows: int, kept: Tensor | None, S: Tensor, z: Tensor, s: Tensor) -> int:
-    """Subtract from u, for one item, a shift that its first row may know; how many rows stay within range of it.
+def raise_shift(u: Tensor, rows: int, S: Tensor, z: Tensor, s: Tensor) -> int:
+    """Subtract from u, for one item, the shift of the past or of the first row, whichever is higher.
 
-    That is the shift of the past, or the first row's if higher, or if there is no past that of the first real key,
-    before which nothing is seen. S, z and s are brought to it in place.
+    S, z and s are brought to it in place. Returned is how many rows stay in range; nothing else is said of the others.
     """
-    first = u[0, :, :, 0]
-    if kept is not None:
-        row = kept.flatten().to(torch.uint8).argmax()
-        real = u.transpose(1, 3)[row // u.shape[3], row % u.shape[3]].transpose(0, 1)
-        first = torch.where(s == NOTHING, real, first)
-    higher = torch.maximum(s, first)
+    higher = torch.maximum(s, u[0, :, :, 0])
     rescale(S, z, s - higher)
     s.copy_(higher)
     u.sub_(s.unsqueeze(2))
@@ -334,20 +340,20 @@ class Scan(Function):
         inv = q.new_empty(*q.shape[:3], 1)
         steps: list[tuple[slice, slice]] = []
         saved: list[Tensor] = []
-        together = 1 if phi.exponential else items_at_once(q.shape, phi.features)
+        together = 1 if phi.exponential else items_at_once(q.shape)
         with without_autocast(q):
             for item in range(0, q.shape[0], together):
-                items, rows = slice(item, item + together), slice(0, 0)
+                items, rows, most = slice(item, item + together), slice(0, 0), rows_at_once(q.shape)
                 S_, z_, s_ = S[items].flatten(0, 1), z[items], s[items]
                 while rows.stop < q.shape[2]:
-                    rows = slice(rows.stop, min(rows.stop + rows_at_once(q.shape, phi.features), q.shape[2]))
+                    rows = slice(rows.stop, min(rows.stop + most, q.shape[2]))
                     good = L = rows.stop - rows.start
                     q_, k_, v_ = (blocked(t[items, :, rows]) for t in (q, k, v))
-                    kept = None if keep is None else keep[items, None, rows, None]
-                    f = k_.new_empty(*k_.shape[:4], phi.features)
-                    fk = of_keys(phi, k_, None if kept is None else blocked(kept), None, f)
+                    kept = None if keep is None else blocked(keep[items, None, rows, None])
+                    fk = of_keys(phi, k_, kept, None, k_.new_empty(*k_.shape[:4], phi.features))
                     if phi.exponential:
-                        good = raise_shift(fk, L, kept, S_, z_, s_)
+                        good = raise_shift(fk, L, S_, z_, s_)
+                        most = rows_at_once(q.shape) if good == L else BLOCK  # less to do again
                         fk.exp_()
                     without(fk, good)
                     fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
@@ -386,8 +392,8 @@ class Scan(Function):
                 L = rows.stop - rows.start
                 q_, k_, v_, dy_, y_, inv_ = (blocked(t[items, :, rows]) for t in (q, k, v, dy, y, inv))
                 kept = None if keep is None else blocked(keep[items, None, rows, None])
-                f = k_.new_empty(*k_.shape[:4], phi.features)
-                fk = without(of_keys(phi, k_, kept, s_.unsqueeze(2), f), L)
+                fk = of_keys(phi, k_, kept, s_.unsqueeze(2), k_.new_empty(*k_.shape[:4], phi.features))
+                without(fk, L)
                 fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
                 w = v_.contiguous()
                 dnum, dden = (t.contiguous() for t in through_fraction(dy_, y_, inv_))
@@ -421,9 +427,8 @@ class Scan(Function):
         return None, dq, dk, dv, None, dS, dz, None, None
 
 
-def without(f: Tensor, rows: int) -> Tensor:
+def without(f: Tensor, rows: int) -> None:
     """No features from this row on."""
     n, R = rows // f.shape[3], rows % f.shape[3]
     f[n : n + 1, :, :, R:] = 0
     f[n + 1 :] = 0
-    return f

@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from anyformer.card import Card
-from anyformer.contract import require_positive
+from anyformer.contract import require_bool, require_positive
 from anyformer.parts.masks import seen
 from anyformer.parts.precision import precise
 from anyformer.parts.sums import FeatureAttention, FeatureMap, divided
@@ -65,31 +65,44 @@ class Performer(FeatureAttention):
         epsilon: float | None = None,
     ) -> None:
         super().__init__(heads=heads, head_dim=head_dim, causal=causal)
-        if kind not in ("positive", "hyperbolic", "relu", "exp"):
-            raise ValueError(f"kind is 'positive', 'hyperbolic', 'relu' or 'exp', not {kind!r}")
+        if kind not in self.card.variants:
+            raise ValueError(f"kind is one of {', '.join(map(repr, self.card.variants))}, not {kind!r}")
+        require_bool(orthogonal=orthogonal, projection=projection)
         if not projection:
             if kind in ("positive", "hyperbolic"):
                 raise ValueError(f"kind={kind!r} is made of random projections; projection=False is for relu and exp")
-            if features not in (None, head_dim):
-                raise ValueError(f"features={features} has no effect with projection=False: there are head_dim of them")
-            features = head_dim
+            if not orthogonal:
+                raise ValueError("orthogonal=False has no effect with projection=False, which draws nothing")
+            features = head_dim if features is None else features
         features = 256 if features is None else features
         require_positive(features=features)
+        if not projection and features != head_dim:
+            raise ValueError(
+                f"features={features} contradicts projection=False, with which there are head_dim={head_dim}"
+            )
         if kind == "hyperbolic" and features % 2:
             raise ValueError(f"features={features} must be even: each projection gives two hyperbolic features")
         if epsilon is not None and kind != "relu":
             raise ValueError(f"epsilon={epsilon} has no effect on kind={kind!r}: only relu adds one")
+        epsilon = 1e-3 if epsilon is None else epsilon
+        if isinstance(epsilon, bool) or not isinstance(epsilon, int | float):
+            raise TypeError(f"epsilon is a number, not {epsilon!r}")
+        if not 0 <= epsilon < torch.inf:
+            raise ValueError(f"epsilon must be finite and at least 0, not {epsilon}")
         self.kind, self.features, self.orthogonal = kind, features, orthogonal
-        self.epsilon = 1e-3 if epsilon is None else float(epsilon)
+        self.epsilon = epsilon
         self.register_buffer("projection_PD", None)
         if projection:
-            self.redraw()
+            self.projection_PD = self.drawn()
 
     def redraw(self, generator: Generator | None = None) -> None:
         """New random features; the old ones stay with whoever has still to compute their gradients."""
-        count = self.features // 2 if self.kind == "hyperbolic" else self.features
-        drawn = draw(count, self.head_dim, self.orthogonal, generator)
-        self.projection_PD = drawn if self.projection_PD is None else drawn.to(self.projection_PD)
+        if self.projection_PD is None:
+            raise ValueError("there is nothing to redraw with projection=False; build with projection=True")
+        self.projection_PD = self.drawn(generator).to(self.projection_PD)
+
+    def drawn(self, generator: Generator | None = None) -> Tensor:
+        return draw(self.features // (1 + (self.kind == "hyperbolic")), self.head_dim, self.orthogonal, generator)
 
     def formula(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Tensor:
         q, k, v = self.checked(q_BHND, k_BHMD, v_BHME, keep_BM)
@@ -147,11 +160,11 @@ class Projected(FeatureMap):
     def project(self, x: Tensor, out: Tensor) -> Tensor:
         if self.W_PD is None:
             return torch.mul(x, self.scale, out=out)
-        torch.mm(x.reshape(-1, x.shape[-1]), self.W_PD.T, out=out.view(-1, out.shape[-1]))
+        torch.mm(x.reshape(-1, x.shape[-1]), self.W_PD.to(x.dtype).T, out=out.view(-1, out.shape[-1]))
         return out
 
     def unproject(self, du: Tensor) -> Tensor:
-        return du * self.scale if self.W_PD is None else du @ self.W_PD
+        return du * self.scale if self.W_PD is None else du @ self.W_PD.to(du.dtype)
 
 
 class Relu(Projected):
