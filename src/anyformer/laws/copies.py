@@ -3,14 +3,16 @@
 import copy
 import io
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from anyformer.contract import AttentionLayer
-from anyformer.laws.evidence import near, same
+from anyformer import catalog
+from anyformer.contract import Attention, AttentionLayer
+from anyformer.laws.evidence import near, parameters, same
 from anyformer.laws.subject import Subject
 
 
@@ -21,54 +23,100 @@ def claimed(subject: Subject) -> bool:
 @torch.no_grad()
 def check(subject: Subject) -> None:
     for causal in subject.orders:
-        layer, x = subject.layer(causal), subject.tokens(2, subject.card.block + 5)
-        before = {name: t.clone() for name, t in layer.state_dict().items()}
+        layer, x = subject.fresh(causal).double().eval(), subject.tokens(2, subject.short)
+        changes_nothing(subject, layer, x, f"causal={causal}, eval")
         y = layer(x)
-        after = layer.state_dict()
-        assert after.keys() == before.keys(), f"causal={causal}: forward changed the names in the state_dict"
-        for name, value in before.items():
-            same(after[name], value, f"causal={causal}: {name} after a forward in eval")
+        torch.manual_seed(98)
         same(layer(x), y, f"causal={causal}: the same input twice")
-        same(subject.layer(causal)(x), y, f"causal={causal}: built again from the same seed")
-        for how, twin in twins(subject, causal, layer).items():
-            same(twin(x), y, f"causal={causal}: {how}")
+        same(subject.fresh(causal).double().eval()(x), y, f"causal={causal}: built again from the same seed")
+        for how, road in roads(subject, causal, layer).items():
+            same(taken(road, how)(x), y, f"causal={causal}: {how}")
         if isinstance(layer, AttentionLayer):
-            alone = layer.merge(layer.core.attend(*layer.project(x, None, None)))
-            same(alone, y, f"causal={causal}: the core without its layer")
+            core = alone(subject, causal, layer.core)
+            near(layer.merge(core.attend(*layer.project(x, None, None))), y, f"causal={causal}: the core alone")
         if subject.card.compiles:
             compiled(layer, x, y)
+        if not subject.card.batch_statistics:
+            changes_nothing(subject, layer.train(), x, f"causal={causal}, training")
 
 
-def twins(subject: Subject, causal: bool, layer: Any) -> dict[str, Any]:
+def changes_nothing(subject: Subject, layer: torch.nn.Module, x: Tensor, what: str) -> None:
+    """Neither forward nor backward leaves a trace in the module or in what it was given."""
+    saved = {name: t.clone() for name, t in layer.state_dict().items()}
+    inside = hidden(layer) if subject.catalogued else {}
+    tokens = x.clone()
+    with torch.enable_grad():
+        total = layer(tokens).sum()
+        if total.requires_grad:
+            torch.autograd.grad(total, parameters(layer), allow_unused=True)
+    same(tokens, x, f"{what}: the tokens after a forward")
+    now = layer.state_dict()
+    assert now.keys() == saved.keys(), f"{what}: forward changed the names in the state_dict"
+    for name, value in saved.items():
+        same(now[name], value, f"{what}: {name} after a forward")
+    after = hidden(layer) if subject.catalogued else {}
+    changed = [name for name in inside.keys() | after.keys() if inside.get(name) != after.get(name)]
+    assert not changed, f"{what}: forward changed {', '.join(changed)}, which is state hidden in the module"
+
+
+def hidden(module: torch.nn.Module) -> dict[str, str]:
+    """Whatever a module keeps beside its weights, in words."""
+    return {
+        f"{path}.{name}".lstrip("."): repr(value.tolist() if isinstance(value, Tensor) else value)
+        for path, part in module.named_modules()
+        for name, value in (vars(part) | part._buffers).items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    }
+
+
+def roads(subject: Subject, causal: bool, layer: Any) -> dict[str, Callable[[], Any]]:
     """The same module by every road."""
 
-    def another() -> Any:
+    def loaded(saved: dict[str, Tensor]) -> Any:
         torch.manual_seed(99)
-        made = subject.make(causal=causal) if subject.catalogued else subject.make()
-        return made.double().eval()
+        other = subject.make(causal=causal, **subject.sized(None)) if subject.catalogued else subject.make()
+        other.double().eval().load_state_dict(saved)
+        return other
 
-    loaded = another()
-    loaded.load_state_dict(layer.state_dict())
-    buffer = io.BytesIO()
-    torch.save(layer.state_dict(), buffer)
-    buffer.seek(0)
-    saved = another()
-    saved.load_state_dict(torch.load(buffer, weights_only=True))
-    tensors = {name: t.contiguous() for name, t in layer.state_dict().items()}
-    safe = another()
-    if tensors:
-        safe.load_state_dict(safetensors.torch.load(safetensors.torch.save(tensors)))
+    def through_file() -> Any:
+        buffer = io.BytesIO()
+        torch.save(layer.state_dict(), buffer)
+        buffer.seek(0)
+        return loaded(torch.load(buffer, weights_only=True))
+
+    def through_safetensors() -> Any:
+        tensors = {name: t.contiguous() for name, t in layer.state_dict().items()}
+        return loaded(safetensors.torch.load(safetensors.torch.save(tensors)) if tensors else {})
+
     return {
-        "through its state_dict": loaded,
-        "through torch.save": saved,
-        "through safetensors": safe,
-        "deepcopied": copy.deepcopy(layer),
-        "pickled": pickle.loads(pickle.dumps(layer)),
+        "through its state_dict": lambda: loaded(layer.state_dict()),
+        "through torch.save": through_file,
+        "through safetensors": through_safetensors,
+        "deepcopied": lambda: copy.deepcopy(layer),
+        "pickled": lambda: pickle.loads(pickle.dumps(layer)),
     }
+
+
+def alone(subject: Subject, causal: bool, core: Attention) -> Attention:
+    """The core built without a layer, with the same weights."""
+    around = ("dim", "heads", "head_dim", "key_heads", "bias")
+    options = {name: value for name, value in subject.options.items() if name not in around} | subject.sized(None)
+    made = catalog.core(subject.name, heads=core.heads, head_dim=core.head_dim, causal=causal, **options)
+    made.double().eval().load_state_dict(core.state_dict())
+    return made
+
+
+def taken(road: Callable[[], Any], how: str) -> Any:
+    try:
+        return road()
+    except Exception as refused:
+        raise AssertionError(f"cannot be {how}: {type(refused).__name__}: {refused}") from refused
 
 
 def compiled(layer: Any, x: Tensor, y: Tensor) -> None:
     """Captured whole, without a break; the backend does not matter here."""
     torch.compiler.reset()
-    near(torch.compile(layer, backend="aot_eager", fullgraph=True)(x), y, "compiled")
-    near(torch.export.export(layer, (x,)).module()(x), y, "exported")
+    captured = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    near(taken(lambda: captured(x), "compiled, as the card claims"), y, "compiled")
+    exported = taken(lambda: torch.export.export(layer, (x,)).module(), "exported, as the card claims")
+    near(exported(x), y, "exported")

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 
-def near(found: Tensor, expected: Tensor, what: str, tolerance: float = 1e-9) -> None:
-    """Equal up to a tolerance relative to the largest expected value."""
+def near(found: Tensor, expected: Tensor, what: str, tolerance: float = 1e-9, *, least: float = 1.0) -> None:
+    """Equal up to a tolerance relative to the largest expected value, or to `least` if that is larger."""
     assert found.shape == expected.shape, f"{what}: shape {tuple(found.shape)} instead of {tuple(expected.shape)}"
     found, expected = found.detach().double(), expected.detach().double()
     assert found.isfinite().all(), f"{what}: {int((~found.isfinite()).sum())} values are not finite"
     if expected.numel():
-        allowed = tolerance * max(1.0, expected.abs().max().item())
+        allowed = tolerance * max(least, expected.abs().max().item())
         worst = (found - expected).abs().max().item()
         assert worst <= allowed, f"{what}: off by {worst:.2g}"
 
@@ -27,14 +27,21 @@ def same(found: Tensor, expected: Tensor, what: str) -> None:
         raise AssertionError(f"{what}: {int(differs.sum())} values changed, by up to {worst:.2g}")
 
 
-def gradients(y: Tensor, weight: Tensor | None, inputs: Iterable[Tensor]) -> list[Tensor]:
+def gradients(y: Tensor, weight: Tensor | None, inputs: Iterable[Tensor], *, again: bool = False) -> list[Tensor]:
     """Of (y * weight).sum(), or of y.sum() when weight is None; zero for what y does not depend on."""
     wanted = list(inputs)
     total = y.sum() if weight is None else (y * weight).sum()
     if not total.requires_grad:
         return [torch.zeros_like(t) for t in wanted]
-    found = torch.autograd.grad(total, wanted, allow_unused=True)
+    found = torch.autograd.grad(total, wanted, allow_unused=True, retain_graph=again)
     return [torch.zeros_like(t) if g is None else g for t, g in zip(wanted, found, strict=True)]
+
+
+def replaced(x: Tensor, where: Any, values: Tensor) -> Tensor:
+    """Other values in part of a tensor, in the same layout: another one may round otherwise."""
+    other = x.detach().clone()
+    other[where] = values.detach()
+    return other
 
 
 def parameters(module: Any) -> list[Tensor]:

@@ -1,13 +1,16 @@
 """Whom a law judges: a mechanism of the catalog, or anybody's module with the claims made for it."""
 
+import copy
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import isqrt, prod
+from math import isqrt
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 from torch import Tensor, nn
 
 from anyformer import catalog
@@ -23,6 +26,7 @@ class Subject:
     make: Callable[..., Any]  # options -> a module; the same weights each time
     catalogued: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    built: dict[str, nn.Module] = field(default_factory=dict, repr=False)  # never run, only copied
 
     @property
     def orders(self) -> list[bool]:
@@ -44,13 +48,22 @@ class Subject:
         seed: int = 0,
     ) -> Any:
         """The module, able to take `length` tokens; none of its weights stands where it makes no difference."""
+        if not self.catalogued:
+            return self.fresh(causal, device, length, seed).to(dtype).train(training)
+        which = f"{causal} {device} {seed} {self.sized(length)}"
+        if which not in self.built:
+            self.built[which] = self.fresh(causal, device, length, seed)
+        return copy.deepcopy(self.built[which]).to(dtype).train(training)
+
+    def fresh(self, causal: bool, device: str = "cpu", length: int | None = None, seed: int = 0) -> Any:
+        """Built anew, in float32."""
         torch.manual_seed(seed)
         with torch.device(device):
             layer = self.make(causal=causal, **self.sized(length)) if self.catalogued else self.make()
             stir(layer)
             if self.card.batch_statistics:
-                layer.train()(torch.randn(4, length or prod(self.options.get("grid", (self.short,))), self.dim))
-        return layer.to(dtype).train(training)
+                layer.train()(torch.randn(4, length or self.short, self.dim))
+        return layer
 
     def core(
         self, causal: bool, dtype: torch.dtype = torch.float64, device: str = "cpu", length: int | None = None
@@ -62,11 +75,17 @@ class Subject:
     def sized(self, length: int | None) -> dict[str, Any]:
         """The options that a mechanism with a maximum length or a grid needs for so many tokens."""
         changes: dict[str, Any] = {}
-        if length is not None and "max_length" in self.options:
-            changes["max_length"] = max(self.options["max_length"], length)
-        if length is not None and self.grid:
+        if self.most is not None:
+            changes["max_length"] = max(self.most, length or 0)
+        if self.grid:
+            length = length or self.short
             changes["grid"] = (height(length), length // height(length))
         return changes
+
+    @property
+    def most(self) -> int | None:
+        """The maximum length for which a layer is built unless a law asks for more, if it has one."""
+        return max(self.options["max_length"], self.length + 9) if "max_length" in self.options else None
 
     @property
     def grid(self) -> bool:
@@ -81,9 +100,9 @@ class Subject:
 
     @property
     def lengths(self) -> list[int]:
-        """One token; below, at and across the block of the fast form."""
-        block = self.card.block
-        return sorted({1, 7, *map(self.fit, (max(2, block - 3), block)), self.short, self.length})
+        """One token; below, at and across the block of the fast form; the maximum."""
+        below, at = (self.fit(max(2, self.card.block - less)) for less in (3, 0))
+        return sorted({1, 7, below, at, self.short, self.length, self.most or self.length})
 
     @property
     def short(self) -> int:
@@ -97,16 +116,25 @@ class Subject:
 
     def contexts(self, length: int) -> list[int]:
         """Lengths of contexts for so many queries; a grid keeps its own."""
-        return [length] if self.grid else [length + 9, *([length - 3] if length > 4 else [])]
+        if self.grid:
+            return [length]
+        return [other for other in (length + 9, length - 3) if 0 < other <= (self.most or other)]
 
     def tokens(self, batch: int, length: int, dtype: torch.dtype = torch.float64, seed: int = 1) -> Tensor:
         drawn = torch.randn(batch, self.dim, length, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         return drawn.mT.to(dtype)  # as a model gives them: not contiguous
 
     def heads_of_tokens(
-        self, core: Attention, length: int, dtype: torch.dtype = torch.float64, seed: int = 1
+        self,
+        core: Attention,
+        length: int,
+        dtype: torch.dtype = torch.float64,
+        seed: int = 1,
+        *,
+        heads: int | None = None,
+        dim: int | None = None,
     ) -> Tensor:
-        shape = (2, length, core.heads, core.head_dim)
+        shape = (2, length, heads or core.heads, dim or core.head_dim)
         drawn = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         return drawn.transpose(1, 2).to(dtype)
 
@@ -150,7 +178,10 @@ def foreign(target: str, *, dim: int = 16, causal: bool = False, cross: bool = F
         made = factory()
         if not isinstance(made, nn.Module):
             raise TypeError(f"{target} must return a torch.nn.Module, not {type(made).__name__}")
-        return made
+        try:
+            return copy.deepcopy(made)  # it may be the same one each time
+        except Exception:  # a matter for the law of copies
+            return made
 
     card = Card(
         title=target,
@@ -171,12 +202,29 @@ def foreign(target: str, *, dim: int = 16, causal: bool = False, cross: bool = F
 
 
 @contextmanager
+def little_cache() -> Iterator[None]:
+    """Fast forms that take as many rows at once as stay in cache, by their module's CACHED, now take few."""
+    modules = [m for name, m in sys.modules.items() if name.startswith("anyformer.") and hasattr(m, "CACHED")]
+    before = [m.CACHED for m in modules]
+    try:
+        for m in modules:
+            m.CACHED = 1  # type: ignore[attr-defined]
+        yield
+    finally:
+        for m, cached in zip(modules, before, strict=True):
+            m.CACHED = cached  # type: ignore[attr-defined]
+
+
+@contextmanager
 def poisoned() -> Iterator[None]:
     """Whatever is allocated without a value holds NaN, so that reading it shows."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     try:
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])

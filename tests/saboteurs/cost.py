@@ -1,0 +1,24 @@
+"""Law 7: operations and memory grow as the card says."""
+
+from saboteurs import Saboteur
+
+SABOTEURS = [
+    Saboteur(
+        mechanism="local",
+        old="ctx.save_for_backward(q, k, v, keep, y)",
+        new="ctx.save_for_backward(q, k, v, keep, y); ctx.sees = q.new_empty(q.shape[2], k.shape[2], dtype=torch.bool)",
+        mimics="quadratic memory: an N x M mask saved for the backward pass",
+    ),
+    Saboteur(
+        mechanism="local",
+        old="reach = slice(max(0, start - window + 1), stop if causal else min(M, stop + window - 1))",
+        new="reach = slice(0, M)",
+        mimics="quadratic time: every block looks at every key and masks most of them (27 threads in peers.md)",
+    ),
+    Saboteur(
+        mechanism="softmax",
+        old="time=2,",
+        new="time=1,",
+        mimics="a card that claims more: linear time",
+    ),
+]

@@ -1,0 +1,38 @@
+"""Law 8: short floats and large logits."""
+
+from saboteurs import Saboteur
+
+SABOTEURS = [
+    Saboteur(
+        mechanism="linear",
+        old="return [t.to(precision(t)) for t in tensors]",
+        new="return [t.bfloat16().to(precision(t)) for t in tensors]",
+        mimics="rounded to a short format before the sums",
+        file="parts/precision.py",
+    ),
+    Saboteur(
+        mechanism="local",
+        old="p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5).softmax(-1)",
+        new="p_GRS = (w := (step.bias + q_GRD @ k_GSD.mT * q_GRD.shape[2] ** -0.5).exp()) / w.sum(-1, True)",
+        mimics="exponentials without a maximum taken off: exp(100) is no float32",
+    ),
+    Saboteur(
+        mechanism="linformer",
+        old="return scaled_dot_product_attention(q_BHND, held.k_BHKD, held.v_BHKE)",
+        new="return scaled_dot_product_attention(*(t.bfloat16() for t in (q_BHND, *held))).to(q_BHND.dtype)",
+        mimics="computed in a short format whatever was given",
+    ),
+    Saboteur(
+        mechanism="performer:positive",
+        old="u.sub_(s.unsqueeze(2))",
+        new="pass",
+        mimics="exponentials without a shift",
+        file="parts/sums.py",
+    ),
+    Saboteur(
+        mechanism="linformer",
+        old="return scaled_dot_product_attention(q_BHND, held.k_BHKD, held.v_BHKE)",
+        new="return (q_BHND @ held.k_BHKD.mT / self.head_dim**0.5).exp() @ held.v_BHKE",
+        mimics="softmax without its maximum or its sum",
+    ),
+]
