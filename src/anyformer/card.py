@@ -9,8 +9,12 @@ import difflib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
+
+# Imported before the function of the same name is bound to `anyformer.mechanisms`: a later import would replace it.
+PACKAGE = importlib.import_module("anyformer.mechanisms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,19 @@ class Card:
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> facts
     limits: tuple[dict[str, Any], ...] = ()  # exact limits: options under which it is softmax
 
+    def __post_init__(self) -> None:
+        for fact in fields(self):
+            choices = get_args(fact.type) if get_origin(fact.type) is Literal else ()
+            if choices and getattr(self, fact.name) not in choices:
+                raise ValueError(
+                    f"a card's {fact.name} is one of {', '.join(choices)}, not {getattr(self, fact.name)!r}"
+                )
+        for variant, facts in self.overrides.items():
+            if variant not in self.variants:
+                raise ValueError(f"a card overrides facts of {variant!r}, which is none of its variants")
+            for name in facts.keys() - {fact.name for fact in fields(self)}:
+                raise ValueError(f"a card overrides {name!r} for {variant!r}, which is no fact")
+
     def of(self, variant: str | None) -> "Card":
         """The facts of one variant."""
         return replace(self, **self.overrides.get(variant or "", {}))
@@ -63,7 +80,10 @@ class Entry:
 
 def read(path: Path) -> Card | None:
     """The card written in a file, or None when the file holds none."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as broken:
+        raise ValueError(f"{path}, line {broken.lineno} is no Python: {broken.msg}") from None
     found = [
         statement.value
         for node in tree.body
@@ -81,26 +101,38 @@ def read(path: Path) -> Card | None:
         raise ValueError(f"{path}: write the card as `card = Card(name=value, ...)`")
     facts: dict[str, Any] = {}
     for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError(
+                f"{path}: write the card's facts out, as name=value; **{ast.unparse(keyword.value)} hides them"
+            )
         if keyword.arg not in known:
             raise ValueError(f"{path}: a card has no fact {keyword.arg!r}; it has {', '.join(sorted(known))}")
         try:
             facts[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise ValueError(f"{path}: the card's {keyword.arg!r} must be a literal") from None
     try:
         return Card(**facts)
     except TypeError as missing:
         raise ValueError(f"{path}: the card is incomplete ({missing})") from None
+    except ValueError as wrong:
+        raise ValueError(f"{path}: {wrong}") from None
+
+
+@cache
+def read_once(path: Path, changed: int, size: int) -> Card | None:
+    """Building asks for every card each time; an unchanged file is read once."""
+    return read(path)
 
 
 def entries() -> dict[str, Entry]:
     """Every mechanism file, by name; the folder is its idea."""
     found: dict[str, Entry] = {}
-    for folder in importlib.import_module("anyformer.mechanisms").__path__:
+    for folder in PACKAGE.__path__:
         for path in sorted(Path(folder).glob("*/*.py")):
             if path.stem.startswith("_"):
                 continue
-            card = read(path)
+            card = read_once(path, path.stat().st_mtime_ns, path.stat().st_size)
             if card is None:
                 raise ValueError(f"{path} holds no card; a mechanism's class starts with `card = Card(...)`")
             if path.stem in found:

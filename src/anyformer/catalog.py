@@ -11,6 +11,9 @@ from anyformer.contract import Attention, AttentionLayer, Mixer, require_positiv
 def mechanism(spec: str) -> type[Attention] | type[Mixer]:
     """The class that a name means."""
     entry, _ = find(spec)
+    idea = importlib.import_module(entry.module.rpartition(".")[0])
+    if str(entry.path.parent) not in idea.__path__:  # the idea has a second folder, beside ours
+        idea.__path__.append(str(entry.path.parent))
     module = importlib.import_module(entry.module)
     return next(
         kind
@@ -26,9 +29,9 @@ def build(spec: str, *, dim: int, **options: Any) -> Mixer:
     and the options of their own core; an option that is not theirs is a TypeError.
     """
     kind = mechanism(spec)
+    require_positive(dim=dim)
     if not issubclass(kind, Attention):
         return kind(**resolved(spec, kind, {"dim": dim, **options}))
-    require_positive(dim=dim)
     around = {name: options.pop(name) for name in ("key_heads", "bias") if name in options}
     options.setdefault("heads", 8)
     if options.get("head_dim") is None:

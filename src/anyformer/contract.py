@@ -7,6 +7,7 @@ Shapes   B batch, N queries, M keys, C model dim, H heads, G key heads, D key di
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import torch
@@ -75,8 +76,7 @@ class Attention(nn.Module, ABC):
     def __init__(self, *, heads: int, head_dim: int, causal: bool = False) -> None:
         super().__init__()
         require_positive(heads=heads, head_dim=head_dim)
-        if not isinstance(causal, bool):
-            raise TypeError(f"causal is True or False, not {causal!r}")
+        require_bool(causal=causal)
         self.heads, self.head_dim, self.causal = heads, head_dim, causal
 
     @abstractmethod
@@ -107,7 +107,16 @@ class Attention(nn.Module, ABC):
 
     def read(self, q_BHND: Tensor, held: Any) -> Tensor:
         """What the queries see in a context that `hold` prepared."""
+        check_query(self, q_BHND)
         return self.attend(q_BHND, held.k_BHMD, held.v_BHME, held.keep_BM)
+
+    def premix(self, context_BMC: Tensor, k: Callable[[Tensor], Tensor], v: Callable[[Tensor], Tensor]) -> Any:
+        """What `hold` would give of k(context) and v(context), for less work; None where there is no such way.
+
+        k and v are linear along the last axis and padded tokens are zero: a core that begins by mixing the keys of all
+        heads by one matrix along the length can mix the tokens instead, and project what is left.
+        """
+        return None
 
     def begin(self, batch: int, like: Tensor) -> Any:
         """The state before the first token; `like` gives dtype and device."""
@@ -123,7 +132,8 @@ class Attention(nn.Module, ABC):
         self.check_chunk(q_BHND, k_BGND, v_BGNE, state, Cache, keep_BN)
         begins = state.position if self.horizon is None else max(0, state.position - self.horizon)
         past = state.position - (0 if self.horizon is None else begins)
-        state = append(state, k_BGND, v_BGNE, keep_BN, past)
+        learning = torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHND, k_BGND, v_BGNE, *state[:2]))
+        state = append(state, k_BGND, v_BGNE, keep_BN, past, learning)
         seen = slice(state.position - k_BGND.shape[2] - past - state.first, state.position - state.first)
         keep_BM = None if state.keep_BS is None else state.keep_BS[:, seen]
         y_BHNE = self.attend(q_BHND, state.k_BGSD[:, :, seen], state.v_BGSE[:, :, seen], keep_BM)
@@ -145,12 +155,18 @@ class Attention(nn.Module, ABC):
             raise TypeError(f"{type(self).__name__} streams with the state that its own start or begin returns")
         if state[0].shape[0] != q_BHND.shape[0]:
             raise ValueError(f"the state is for a batch of {state[0].shape[0]}, not {q_BHND.shape[0]}")
+        if state[0].device != q_BHND.device:
+            raise ValueError(f"the state is on {state[0].device} and the chunk on {q_BHND.device}; move one with .to()")
         if q_BHND.shape[2] != k_BGND.shape[2]:
             raise ValueError(f"a chunk has as many queries as keys, not {q_BHND.shape[2]} and {k_BGND.shape[2]}")
         if keep_BN is not None:
             check_keep(keep_BN, q_BHND.shape[0], k_BGND.shape[2], q_BHND.device)
 
     def require_streaming(self) -> None:
+        if self.card.stream == "none":
+            raise ValueError(
+                f"{type(self).__name__} does not stream; these do: {able(lambda card: card.stream == 'exact')}"
+            )
         if not self.causal:
             raise ValueError(
                 f"{type(self).__name__} streams only when causal: build it with causal=True, "
@@ -158,19 +174,27 @@ class Attention(nn.Module, ABC):
             )
 
 
-def append(state: Cache, k_BGND: Tensor, v_BGNE: Tensor, keep_BN: Tensor | None, past: int) -> Cache:
+def append(state: Cache, k_BGND: Tensor, v_BGNE: Tensor, keep_BN: Tensor | None, past: int, learning: bool) -> Cache:
     """The cache with some more keys, of which the last `past` earlier ones are still needed."""
+    if state.position:
+        for name, old, fresh in (("k", state.k_BGSD, k_BGND), ("v", state.v_BGSE, v_BGNE)):
+            if old.shape[1] != fresh.shape[1] or old.shape[3] != fresh.shape[3]:
+                raise ValueError(
+                    f"{name} has {fresh.shape[1]} heads of {fresh.shape[3]}, and the tokens before this chunk had "
+                    f"{old.shape[1]} of {old.shape[3]}; stream all of a sequence alike"
+                )
+            check_same("the state", old, name, fresh)
     batch, _, new, _ = k_BGND.shape
     taken = state.position - state.first
     if keep_BN is not None or state.keep_BS is not None:
         kept = state.keep_BS if state.keep_BS is not None else k_BGND.new_ones(batch, state.k_BGSD.shape[2]).bool()
         keep_BN = k_BGND.new_ones(batch, new).bool() if keep_BN is None else keep_BN
         state = state._replace(keep_BS=kept)
-    learning = torch.is_grad_enabled() and any(t.requires_grad for t in (k_BGND, v_BGNE, state.k_BGSD, state.v_BGSE))
-    fits = taken + new <= state.k_BGSD.shape[2] and state.v_BGSE.shape[-1] == v_BGNE.shape[-1]
+    fits = taken + new <= state.k_BGSD.shape[2]
     newest = bool((state.filled_B == state.position).all())
+    frozen = state.k_BGSD.is_inference() and not torch.is_inference_mode_enabled()
     after = state.position + new
-    if fits and newest and not learning:
+    if fits and newest and not learning and not frozen:
         state.k_BGSD[:, :, taken : taken + new] = k_BGND
         state.v_BGSE[:, :, taken : taken + new] = v_BGNE
         if keep_BN is not None and state.keep_BS is not None:
@@ -214,6 +238,7 @@ class AttentionLayer(Mixer):
         require_positive(dim=dim)
         key_heads = core.heads if key_heads is None else key_heads
         require_positive(key_heads=key_heads)
+        require_bool(bias=bias)
         if core.heads % key_heads:
             raise ValueError(f"key_heads={key_heads} does not divide heads={core.heads}; take a divisor")
         self.core, self.dim, self.causal, self.key_heads = core, dim, core.causal, key_heads
@@ -224,8 +249,11 @@ class AttentionLayer(Mixer):
         self.out = nn.Linear(core.heads * core.head_dim, dim, bias=bias)
 
     def forward(self, x_BNC: Tensor, context_BMC: Tensor | None = None, *, keep: Tensor | None = None) -> Tensor:
-        q, k, v = self.project(x_BNC, context_BMC, keep)
-        return self.merge(self.core.attend(q, k, v, keep))
+        x_BNC, context_BMC = self.tokens(x_BNC, context_BMC, keep)
+        held = self.premix(context_BMC)
+        if held is not None:
+            return self.merge(self.core.read(self.split(self.q(x_BNC)), held))
+        return self.merge(self.core.attend(*self.heads(x_BNC, context_BMC), keep))  # q, k and v are gone before `out`
 
     def formula(self, x_BNC: Tensor, context_BMC: Tensor | None = None, *, keep: Tensor | None = None) -> Tensor:
         q, k, v = self.project(x_BNC, context_BMC, keep)
@@ -244,7 +272,10 @@ class AttentionLayer(Mixer):
         if context.shape[0] != batch:
             raise ValueError(f"the context has a batch of {context.shape[0]}, and start was asked for {batch}")
         context = without_padding(self, context, keep)
-        return Context(self.core.hold(self.split(self.k(context)), self.split(self.v(context)), keep), 0)
+        held = self.premix(context)
+        if held is None:
+            held = self.core.hold(self.split(self.k(context)), self.split(self.v(context)), keep)
+        return Context(held, 0)
 
     def stream(self, x_BNC: Tensor, state: Any, *, keep: Tensor | None = None) -> tuple[Tensor, Any]:
         if not isinstance(state, Context):
@@ -254,10 +285,19 @@ class AttentionLayer(Mixer):
         check_tokens("x", x_BNC, self.dim, self.q.weight)
         if keep is not None:
             raise ValueError("keep marks keys, and those of a prepared context were given to start()")
+        if state.held[0].shape[0] != x_BNC.shape[0]:
+            raise ValueError(f"the state is for a batch of {state.held[0].shape[0]}, not {x_BNC.shape[0]}")
         y = self.core.read(self.split(self.q(x_BNC)), state.held)
         return self.merge(y), Context(state.held, state.position + x_BNC.shape[1])
 
     def project(self, x_BNC: Tensor, context_BMC: Tensor | None, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        return self.heads(*self.tokens(x_BNC, context_BMC, keep))
+
+    def heads(self, x_BNC: Tensor, context_BMC: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.split(self.q(x_BNC)), self.split(self.k(context_BMC)), self.split(self.v(context_BMC))
+
+    def tokens(self, x_BNC: Tensor, context_BMC: Tensor | None, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the queries are made of, and what the keys and values are: zero where padded."""
         check_tokens("x", x_BNC, self.dim, self.q.weight)
         if context_BMC is None:
             x_BNC = context_BMC = without_padding(self, x_BNC, keep)
@@ -265,7 +305,13 @@ class AttentionLayer(Mixer):
             self.require_cross()
             check_tokens("context", context_BMC, self.dim, self.q.weight)
             context_BMC = without_padding(self, context_BMC, keep)
-        return self.split(self.q(x_BNC)), self.split(self.k(context_BMC)), self.split(self.v(context_BMC))
+        return x_BNC, context_BMC
+
+    def premix(self, context_BMC: Tensor) -> Any:
+        """A context held without all its keys and values, if the core knows how; a bias would have to be mixed too."""
+        if any(getattr(part, "bias", None) is not None for part in (self.k, self.v)):
+            return None
+        return self.core.premix(context_BMC, lambda x: self.split(self.k(x)), lambda x: self.split(self.v(x)))
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.core.head_dim)).transpose(1, 2)
@@ -304,8 +350,14 @@ def require_positive(**options: Any) -> None:
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is a whole number, not {value!r}")
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+        if not 1 <= value < 2**63:
+            raise ValueError(f"{name} must be {'at least 1' if value < 1 else 'below 2**63'}, not {value}")
+
+
+def require_bool(**options: Any) -> None:
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is True or False, not {value!r}")
 
 
 def check_tokens(name: str, x: Any, dim: int, weight: Tensor) -> None:
@@ -318,22 +370,17 @@ def check_tokens(name: str, x: Any, dim: int, weight: Tensor) -> None:
 
 
 def check_qkv(core: Attention, q: Any, k: Any, v: Any) -> None:
-    for name, t in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name} must be a tensor of shape (batch, heads, length, dim), not {type(t).__name__}")
-        if t.dim() != 4:
-            raise ValueError(f"{name} must have shape (batch, heads, length, dim), not {tuple(t.shape)}")
-        check_filled(name, t, t.shape[2])
+    check_query(core, q)
+    for name, t in (("k", k), ("v", v)):
+        check_heads(name, t)
         check_same(name, t, "q", q)
-    if q.shape[1] != core.heads or q.shape[3] != core.head_dim:
-        raise ValueError(f"q must have {core.heads} heads of {core.head_dim}, not shape {tuple(q.shape)}")
     if k.shape[3] != core.head_dim:
         raise ValueError(f"k must have heads of {core.head_dim} like q, not shape {tuple(k.shape)}")
     if k.shape[:3] != v.shape[:3] or v.shape[3] == 0:
         raise ValueError(f"k and v must agree in batch, heads and length, not {tuple(k.shape)} and {tuple(v.shape)}")
     if k.shape[0] != q.shape[0]:
         raise ValueError(f"q has a batch of {q.shape[0]} and k one of {k.shape[0]}; make them equal")
-    if core.heads % k.shape[1]:
+    if not k.shape[1] or core.heads % k.shape[1]:
         raise ValueError(f"k has {k.shape[1]} heads, which do not divide q's {core.heads}")
     queries, keys = q.shape[2], k.shape[2]
     if core.causal and queries > keys:
@@ -348,9 +395,25 @@ def check_qkv(core: Attention, q: Any, k: Any, v: Any) -> None:
         )
 
 
+def check_query(core: Attention, q: Any) -> None:
+    check_heads("q", q)
+    if q.shape[1] != core.heads or q.shape[3] != core.head_dim:
+        raise ValueError(f"q must have {core.heads} heads of {core.head_dim}, not shape {tuple(q.shape)}")
+
+
+def check_heads(name: str, t: Any) -> None:
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{name} must be a tensor of shape (batch, heads, length, dim), not {type(t).__name__}")
+    if t.dim() != 4:
+        raise ValueError(f"{name} must have shape (batch, heads, length, dim), not {tuple(t.shape)}")
+    check_filled(name, t, t.shape[2])
+
+
 def check_filled(name: str, t: Tensor, length: int) -> None:
-    if not t.is_floating_point():
-        raise ValueError(f"{name} must hold floating-point numbers, not {t.dtype}")
+    if not t.is_floating_point() or t.element_size() < 2:
+        raise ValueError(f"{name} must hold floating-point numbers of 16 bits or more, not {t.dtype}")
+    if t.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor, not {t.layout}; convert it with .to_dense()")
     if t.shape[0] == 0 or length == 0:
         raise ValueError(f"{name} is empty (shape {tuple(t.shape)}); give it at least one item and one token")
 
@@ -358,13 +421,19 @@ def check_filled(name: str, t: Tensor, length: int) -> None:
 def check_same(name: str, t: Tensor, other_name: str, other: Tensor) -> None:
     if t.device != other.device:
         raise ValueError(f"{name} is on {t.device} and {other_name} on {other.device}; move one with .to()")
-    if t.dtype != other.dtype and not torch.is_autocast_enabled(t.device.type):
+    if t.dtype != other.dtype and not (autocast(t.device.type) and torch.float64 not in (t.dtype, other.dtype)):
         raise ValueError(f"{name} has dtype {t.dtype} and {other_name} {other.dtype}; convert one with .to()")
+
+
+def autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def check_keep(keep: Any, batch: int, length: int, device: torch.device) -> None:
     if not isinstance(keep, Tensor):
         raise TypeError(f"keep must be a bool tensor of shape ({batch}, {length}), not {type(keep).__name__}")
+    if keep.layout != torch.strided:
+        raise ValueError(f"keep must be a dense tensor, not {keep.layout}; convert it with .to_dense()")
     if keep.dtype != torch.bool:
         raise ValueError(f"keep must be bool with True at real tokens, not {keep.dtype}; compare it, as in mask == 1")
     if keep.shape != (batch, length):

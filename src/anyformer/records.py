@@ -45,12 +45,22 @@ def recording(
         raise
     except BaseException as error:
         record["status"] = "failed"
-        record["error"] = f"{type(error).__name__}: {error}"
+        record["error"] = without_places(f"{type(error).__name__}: {error}")
         raise
     finally:
         record["ended"] = now()
         if path is not None:
-            append(path, record)
+            try:
+                append(path, record)
+            except (TypeError, ValueError) as error:  # results that are no JSON, or NaN
+                record |= {"status": "failed", "error": f"cannot be written: {error}", "results": [], "repeats": {}}
+                append(path, record)
+                raise
+
+
+def without_places(text: str) -> str:
+    """No folder names, which may name the owner of the machine."""
+    return text.replace(str(Path.cwd()), ".").replace(str(Path.home()), "~")
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
@@ -81,8 +91,8 @@ def read(path: Path) -> list[dict[str, Any]]:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError:
-                if line.startswith(b'{"schema":') and not line.rstrip().endswith(b"}"):
+            except (ValueError, RecursionError) as error:
+                if cut_short(line, error):
                     continue
                 raise ValueError(f"{path}, line {number} is no JSON: restore the file from git") from None
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
@@ -91,11 +101,20 @@ def read(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def cut_short(line: bytes, error: Exception) -> bool:
+    """Whether the line is the beginning of a record: what JSON stumbles over is nothing but its end."""
+    begins = b'{"schema":'
+    if not isinstance(error, json.JSONDecodeError) or not (line.startswith(begins) or begins.startswith(line.rstrip())):
+        return False
+    rest = error.doc[error.pos :]
+    return error.msg.startswith("Unterminated string") or not any(mark in rest for mark in '{}[]",:')
+
+
 def latest(path: Path, kind: str) -> dict[str, Any] | None:
     """The newest finished record of a kind."""
     if not path.exists():
         return None
-    return next((r for r in reversed(read(path)) if r["kind"] == kind and r["status"] == "done"), None)
+    return next((r for r in reversed(read(path)) if r.get("kind") == kind and r.get("status") == "done"), None)
 
 
 def now() -> str:

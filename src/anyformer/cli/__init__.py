@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import anyformer
+from anyformer.card import did_you_mean
 from anyformer.cli._terminal import reader_may_leave
 
 
@@ -55,9 +56,10 @@ def command_line(argv: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"anyformer {anyformer.__version__}")
     parsers = parser.add_subparsers(dest="verb", metavar="verb", title="verbs")
     chosen = next((word for word in argv if not word.startswith("-")), None)
+    if chosen is not None and chosen not in verbs():
+        raise ValueError(f"there is no verb {chosen!r}{did_you_mean(chosen, verbs())}; see `{parser.prog} --help`")
     for name, path in verbs().items():
-        about = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-        parser_of_verb = parsers.add_parser(name, help=about, description=about)
+        parser_of_verb = parsers.add_parser(name, help=about(path), description=about(path))
         if name == chosen:
             verb = importlib.import_module(f"anyformer.cli.{name}")
             verb.arguments(parser_of_verb)
@@ -68,6 +70,11 @@ def command_line(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 def verbs() -> dict[str, Path]:
     return {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
+
+
+def about(path: Path) -> str:
+    """The first line of a verb's docstring, without importing it."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
 
 
 @contextmanager

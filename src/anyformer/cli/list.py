@@ -1,12 +1,12 @@
 """Every mechanism and what its card says it can do."""
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from anyformer.card import Card, did_you_mean, entries
 from anyformer.cli._terminal import show, show_json, yes_no
+from anyformer.reports.cards import order, rows, short_paper
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,21 +60,3 @@ def table(found: dict[str, tuple[str, Card]]) -> Any:
                 order(facts.memory),
             )
     return drawn
-
-
-def rows(name: str, card: Card) -> Iterator[tuple[str, Card]]:
-    """The default's facts under the bare name, and a row for each variant that differs from them."""
-    default = card.of(next(iter(card.variants), None))
-    yield name, default
-    for variant in card.variants:
-        if card.of(variant) != default:
-            yield f"{name}:{variant}", card.of(variant)
-
-
-def short_paper(card: Card) -> str:
-    """Authors and year."""
-    return f"{card.paper.partition(f' {card.year}')[0]} {card.year}"
-
-
-def order(exponent: float) -> str:
-    return {0.0: "O(1)", 1.0: "O(N)"}.get(exponent, f"O(N^{exponent:g})")

@@ -3,12 +3,12 @@
 import argparse
 import ast
 import inspect
-import re
 from dataclasses import asdict
 from typing import Any
 
 from anyformer.card import Card, Entry, find
 from anyformer.cli._terminal import can_draw, show, show_json
+from anyformer.reports.cards import keywords, read_docstring, remarks, streams
 
 Matrix = list[list[float]]
 
@@ -122,29 +122,6 @@ def describe(parameter: inspect.Parameter, *, layer: bool) -> dict[str, Any]:
     }
 
 
-def read_docstring(docstring: str) -> dict[str, Any]:
-    """The first line, then headed sections; the lines under `Paper` from the first equation on are the formula."""
-    summary, _, rest = docstring.partition("\n")
-    sections: dict[str, list[str]] = {}
-    lines: list[str] = []
-    for line in rest.splitlines():
-        head = re.match(r"(\w+)\s{2,}(.*)", line)
-        if head:
-            lines = sections.setdefault(head[1].lower(), [])
-            line = head[2]
-        lines.append(line.strip())
-    paper = sections.get("paper", [])
-    equation = next((n for n, line in enumerate(paper) if re.match(r"\S+ = ", line)), len(paper))
-    return {
-        "summary": summary,
-        "paper": " ".join(paper[:equation]).strip(),
-        "formula": "\n".join(paper[equation:]).strip(),
-        "symbols": " ".join(sections.get("symbols", [])).strip(),
-        "shapes": " ".join(sections.get("shapes", [])).strip(),
-        "differs": " ".join(sections.get("differs", [])).strip(),
-    }
-
-
 # The page
 
 
@@ -159,22 +136,14 @@ def page(entry: Entry, about: dict[str, Any]) -> list[Any]:
     for heading in ("paper", "formula", "symbols", "shapes", "differs"):
         if about[heading]:
             facts.add_row(heading, about[heading])
-    said = about["facts"]
-    facts.add_row("causal", said["causal"])
-    for can in ("cross", "padding"):
-        facts.add_row(can, "yes" if said[can] else "no")
-    state = "" if said["stream"] == "none" else f", {said['state']} state"
-    facts.add_row("stream", said["stream"] + state)
-    facts.add_row("cost", f"time ~ N^{said['time']:g}, memory ~ N^{said['memory']:g}")
-    marks = {
-        "estimator": "random: right on average only",
-        "batch_statistics": "training mixes the items of a batch",
-        "order": "positions matter",
-        "compiles": "torch.compile and torch.export take it",
-    }
-    also = [text for fact, text in marks.items() if said[fact]]
-    if also:
-        facts.add_row("also", "; ".join(also))
+    card = entry.card.of(about["variant"])
+    facts.add_row("causal", card.causal)
+    facts.add_row("cross", "yes" if card.cross else "no")
+    facts.add_row("padding", "yes" if card.padding else "no")
+    facts.add_row("stream", streams(card))
+    facts.add_row("cost", f"time ~ N^{card.time:g}, memory ~ N^{card.memory:g}")
+    if remarks(card):
+        facts.add_row("also", "; ".join(remarks(card)))
     for heading, layer in (("options", False), ("layer options", True)):
         facts.add_row(heading, ", ".join(as_code(n, o) for n, o in about["options"].items() if o["layer"] is layer))
     for name, options in about["variants"].items():
@@ -183,7 +152,7 @@ def page(entry: Entry, about: dict[str, Any]) -> list[Any]:
         facts.add_row("limit", f"equals softmax with {keywords(limit)}")
 
     named = entry.name + (f":{about['variant']}" if about["variant"] else "")
-    parts: list[Any] = [f"{named} ({entry.idea}): {said['title']}", about["summary"], "", facts, ""]
+    parts: list[Any] = [f"{named} ({entry.idea}): {card.title}", about["summary"], "", facts, ""]
     if not about["matrices"]:
         return [*parts, "No attention matrix: it has no queries, keys and values that would define one."]
     example = f"{about['example']['tokens']} random tokens"
@@ -193,10 +162,6 @@ def page(entry: Entry, about: dict[str, Any]) -> list[Any]:
     shades = Shades()
     parts.append(Columns([Panel.fit(shades.draw(m), title=title) for title, m in about["matrices"].items()]))
     return [*parts, shades.legend()]
-
-
-def keywords(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def as_code(name: str, about: dict[str, Any]) -> str:
