@@ -2,23 +2,30 @@
 # Packages are installed again only when pyproject.toml or constraints.txt change.
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint laws bench crossover readme
+.PHONY: help test lint laws bench crossover docs
 
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+# pip says nothing but errors; a line every 20 seconds tells that it is still at work.
+define install
+@(waited=0; while sleep 20 </dev/null >/dev/null 2>&1; kill -0 $$$$ 2>/dev/null; do \
+	waited=$$((waited + 20)); echo "  still installing after $$waited s ..."; done) & beat=$$!; \
+$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt $(1); \
+status=$$?; kill $$beat 2>/dev/null; exit $$status
+endef
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 test: .venv/.dev ## run every test: laws, saboteurs, golden values, README snippets
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-lint: .venv/.dev ## check style, types, import directions and that README.md is up to date
+lint: .venv/.dev ## check style, types, import directions and that the generated documentation is up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python tools/readme.py --check
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/docs.py --check
 
 laws: .venv/.core ## judge every mechanism by the laws: the capability table
 	$(BIN)/anyformer laws
@@ -29,8 +36,8 @@ bench: .venv/.dev ## time every mechanism against its peers on this machine
 crossover: .venv/.core ## find out from which length on each mechanism pays on this machine
 	$(BIN)/python bench/crossover.py
 
-readme: .venv/.core ## bring the tables of README.md up to date
-	$(BIN)/python tools/readme.py
+docs: .venv/.core ## bring the generated documentation up to date: tables of README.md, docs/mechanisms.md, docs/bench.md
+	$(BIN)/python tools/docs.py
 
 .venv/.core: pyproject.toml constraints.txt
 	@python=$$(for name in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -38,11 +45,11 @@ readme: .venv/.core ## bring the tables of README.md up to date
 	test -n "$$python" || { echo "anyformer needs Python 3.11 or newer, and none was found" >&2; exit 1; }; \
 	test -x $(BIN)/pip || { echo "Making .venv with $$($$python --version) ..."; $$python -m venv --clear .venv; }
 	@echo "Installing anyformer and torch into .venv (minutes, the first time) ..."
-	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation --editable .
+	$(call install,hatchling editables)
+	$(call install,--no-build-isolation --editable .)
 	@touch $@
 
 .venv/.dev: .venv/.core
 	@echo "Installing the test tools and the peers into .venv ..."
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	$(call install,--no-build-isolation --editable '.[dev]')
 	@touch $@

@@ -1,0 +1,1 @@
+"""Tables and pages as text: pure functions of cards and records."""
