@@ -77,6 +77,10 @@ class Attention(nn.Module, ABC):
         super().__init__()
         require_positive(heads=heads, head_dim=head_dim)
         require_bool(causal=causal)
+        if causal and self.card.causal == "no":
+            raise ValueError(
+                f"{type(self).__name__} cannot be causal=True; these can: {able(lambda card: card.causal != 'no')}"
+            )
         self.heads, self.head_dim, self.causal = heads, head_dim, causal
 
     @abstractmethod
@@ -93,6 +97,7 @@ class Attention(nn.Module, ABC):
         """q, k and v fit to compute with: shapes agree, padded keys are zero, each head has its keys."""
         check_qkv(self, q_BHND, k_BGMD, v_BGME)
         if keep_BM is not None:
+            require_padding(self)
             check_keep(keep_BM, k_BGMD.shape[0], k_BGMD.shape[2], k_BGMD.device)
             padded = ~keep_BM[:, None, :, None]
             k_BGMD, v_BGME = k_BGMD.masked_fill(padded, 0), v_BGME.masked_fill(padded, 0)
@@ -340,10 +345,14 @@ def without_padding(layer: Mixer, x_BNC: Tensor, keep: Tensor | None) -> Tensor:
     """The tokens, with zeros where padding stood: what stands there must not matter, NaN included."""
     if keep is None:
         return x_BNC
-    if not layer.card.padding:
-        raise ValueError(f"this layer takes no keep mask; these do: {able(lambda card: card.padding)}")
+    require_padding(layer)
     check_keep(keep, x_BNC.shape[0], x_BNC.shape[1], x_BNC.device)
     return x_BNC.masked_fill(~keep[:, :, None], 0)
+
+
+def require_padding(mixer: Mixer | Attention) -> None:
+    if not mixer.card.padding:
+        raise ValueError(f"this mechanism takes no keep mask; these do: {able(lambda card: card.padding)}")
 
 
 def require_positive(**options: Any) -> None:

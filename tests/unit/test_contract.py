@@ -411,5 +411,5 @@ def test_padding_is_refused_where_the_card_has_none(drop):
     text = (drop().read_text()).replace("padding=True", "padding=False")
     drop(text=text)
     made = af.build("mean_of_all", dim=8, heads=2)
-    with pytest.raises(ValueError, match=r"this layer takes no keep mask; these do: .*softmax"):
+    with pytest.raises(ValueError, match=r"this mechanism takes no keep mask; these do: .*softmax"):
         made(torch.randn(2, 5, 8), keep=torch.ones(2, 5).bool())

@@ -8,8 +8,8 @@ Symbols  k -> rank, n -> max_length; E and F are stored (heads,) k x n, and M ke
 Shapes   B batch, H heads, N queries, M keys, D key dim, E value dim, K rank, C heads side by side
 Differs  any length up to max_length, and cross-attention; padded keys and values are zero before E and F, where the
          authors ignore the mask, so padding on the right is a shorter input, and the softmax over the K slots needs
-         no mask. E and F start uniform within sqrt(3 / (n + k)), the authors' Xavier with gain 1 / sqrt(2); the
-         paper's proof draws normal ones
+         no mask. All keys are mixed before any query comes, so there is no causal form. E and F start uniform within
+         sqrt(3 / (n + k)), the authors' Xavier with gain 1 / sqrt(2); the paper's proof draws normal ones
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from anyformer.card import Card, able
+from anyformer.card import Card
 from anyformer.contract import Attention, check_same, require_positive
 
 
@@ -64,11 +64,6 @@ class Linformer(Attention):
         sharing: Literal["headwise", "key_value", "none"] = "headwise",
     ) -> None:
         super().__init__(heads=heads, head_dim=head_dim, causal=causal)
-        if causal:
-            raise ValueError(
-                "Linformer mixes all keys before any query comes, so it cannot be causal=True; "
-                f"these can: {able(lambda card: card.causal != 'no')}"
-            )
         require_positive(max_length=max_length, rank=rank)
         if sharing not in self.card.variants:
             raise ValueError(f"sharing is one of {', '.join(self.card.variants)}, not {sharing!r}")
