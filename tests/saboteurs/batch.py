@@ -34,4 +34,10 @@ SABOTEURS = [
         new="x_BMC = x_BHMD.transpose(1, 2).flatten(2).flip(0)",
         mimics="items of the batch swapped",
     ),
+    Saboteur(
+        mechanism="lambda_layer:local2d",
+        old="return norm(rows).view(x_BNC.shape)",
+        new="return nn.functional.batch_norm(rows, None, None, norm.weight, norm.bias, True).view(x_BNC.shape)",
+        mimics="batch statistics in eval",
+    ),
 ]

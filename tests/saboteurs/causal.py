@@ -60,4 +60,16 @@ SABOTEURS = [
         mimics="a shift that knows the future of its chunk",
         file="parts/sums.py",
     ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="c_BJRUK = seen_BJRUK.flatten(1, 2).cummax(1).values.view_as(k_BJRUK)",
+        new="c_BJRUK = seen_BJRUK.amax((1, 2), keepdim=True).expand_as(k_BJRUK)",
+        mimics="a stabiliser from the future, which leaks 3e-7",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:local",
+        old="self.right = 0 if causal else self.left",
+        new="self.right = self.left",
+        mimics="a centred neighbourhood in a causal layer",
+    ),
 ]

@@ -21,4 +21,10 @@ SABOTEURS = [
         new="time=1,",
         mimics="a card that claims more: linear time",
     ),
+    Saboteur(
+        mechanism="lambda_layer:local",
+        old="high, wide = HIGH if self.up else 1, min(max(self.left + 1, 4 if self.up else 8), columns)",
+        new="high, wide = HIGH if self.up else 1, columns",
+        mimics="a neighbourhood computed as the whole with zeros",
+    ),
 ]

@@ -127,4 +127,28 @@ SABOTEURS = [
         new="_, k, v = self.checked(nobody, k_BHMD, v_BHME, None)",
         mimics="a prepared context that forgets its mask",
     ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="first = future + self.right + 1 - (columns if self.causal else keys)",
+        new="first = future + self.right - (columns if self.causal else keys)",
+        mimics="a position table read one place off",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:local2d",
+        old="seen = slice(max(0, row - plan.up), min(rows, own.stop + plan.up))",
+        new="seen = slice(max(0, row - plan.up), min(rows, own.start + plan.up + 1))",
+        mimics="the last row of a tile sees too little",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:global2d",
+        old="return x_PQD.view(x_PQD.shape[0] * heads, -1, x_PQD.shape[2]).transpose(0, 1)",
+        new="return x_PQD.unflatten(1, (-1, heads)).transpose(1, 2).flatten(0, 1).transpose(0, 1)",
+        mimics="heads that share a lambda mixed up with items",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="part += skewed.as_strided((tile, *part.shape), (strides[0] - strides[2], *strides[1:])).sum(0)",
+        new="part += skewed.sum(0)[:, : part.shape[1]]",
+        mimics="a gradient of relative positions taken for one of absolute ones",
+    ),
 ]

@@ -35,4 +35,10 @@ SABOTEURS = [
         new="return (q_BHND @ held.k_BHKD.mT / self.head_dim**0.5).exp() @ held.v_BHKE",
         mimics="softmax without its maximum or its sum",
     ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="return y_BNHV.flatten(2).to(x_BNC.dtype)",
+        new="return y_BNHV.flatten(2)",
+        mimics="bfloat16 in, float32 out",
+    ),
 ]

@@ -60,4 +60,16 @@ SABOTEURS = [
         new="return self.E[..., -keys:], F[..., -keys:]",
         mimics="the last columns of E for a short input",
     ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="k = k.masked_fill(~keep[:, :, None, None], finfo(k.dtype).min)",
+        new="k = k.masked_fill(~keep[:, :, None, None], 0)",
+        mimics="a softmax over padded keys",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:local",
+        old="v = v if keep is None else v.masked_fill(~keep[:, :, None], 0)",
+        new="v = v",
+        mimics="the batch norm's bias makes values of padding",
+    ),
 ]

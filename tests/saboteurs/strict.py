@@ -59,4 +59,16 @@ SABOTEURS = [
         mimics="causal=False ignored",
         file="contract.py",
     ),
+    Saboteur(
+        mechanism="lambda_layer:local",
+        old="self.require_cross()",
+        new="pass",
+        mimics="a context without meaning is taken",
+    ),
+    Saboteur(
+        mechanism="lambda_layer:global",
+        old="if self.max_length is not None and max(queries, keys) > self.max_length:",
+        new="if self.max_length is None:",
+        mimics="too many tokens fail somewhere inside",
+    ),
 ]

@@ -22,8 +22,9 @@ from torch.autograd.function import Function, once_differentiable
 
 from anyformer.contract import Attention, check_query, check_same, require_positive
 from anyformer.parts.precision import precise, precision, without_autocast
+from anyformer.parts.room import Room
 
-CACHED = 1024  # rows x heads of a chunk, whose features stay in cache
+CACHED = 2048  # rows x heads of a chunk, whose features stay in cache
 BLOCK = 64  # rows of a causal block: more would waste work above the diagonal, fewer make products small
 FURTHEST = 40.0  # how far a key's exponent may be above the shift: exp(40), summed and squared, still fits float32
 NOTHING = -1e30  # the shift while no key was seen; finite, so that differences are never NaN
@@ -45,8 +46,8 @@ class FeatureMap(ABC):
     exponential: bool = False  # phi(x) = exp(u(x)) up to a factor a query, and `raw` gives u
 
     @abstractmethod
-    def raw(self, x: Tensor, out: Tensor, *, query: bool) -> None:
-        """phi(x), or u(x), into `out`."""
+    def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
+        """phi(x), or u(x), into `out`; `room` has memory to work in."""
 
     @abstractmethod
     def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
@@ -161,9 +162,10 @@ def chunks(shape: torch.Size) -> Iterator[tuple[slice, slice]]:
             yield slice(item, item + items), slice(row, row + rows)
 
 
-def of_keys(phi: FeatureMap, k: Tensor, keep: Tensor | None, s: Tensor | None, out: Tensor) -> Tensor:
+def of_keys(phi: FeatureMap, k: Tensor, keep: Tensor | None, s: Tensor | None, room: Room) -> Tensor:
     """phi(k) under the shift, zero where a key is padding; u(k), and minus infinity there, if no shift is given."""
-    phi.raw(k, out, query=False)
+    out = room("fk", *k.shape[:-1], phi.features)
+    phi.raw(k, out, room, query=False)
     logarithm = phi.exponential and s is None
     if phi.exponential and s is not None:
         out.sub_(s).exp_()
@@ -172,13 +174,18 @@ def of_keys(phi: FeatureMap, k: Tensor, keep: Tensor | None, s: Tensor | None, o
     return out
 
 
-def of_queries(phi: FeatureMap, q: Tensor, s: Tensor, out: Tensor) -> Tensor:
-    """phi(q); if exponential, the largest feature is one."""
-    phi.raw(q, out, query=True)
-    if phi.exponential:
-        out.add_(s)
-        out.sub_(out.amax(-1, keepdim=True)).exp_()
-    return out
+def of_queries(phi: FeatureMap, q: Tensor, s: Tensor, room: Room) -> Tensor:
+    """phi(q); if exponential, the features sum to one."""
+    out = room("fq", *q.shape[:-1], phi.features)
+    phi.raw(q, out, room, query=True)
+    return torch.softmax(out.add_(s), -1, out=out) if phi.exponential else out
+
+
+def flat(t: Tensor, room: Room, name: str) -> Tensor:
+    """(items, heads, L, X) -> (G, L, X), copied only where it must be."""
+    if t.shape[0] == 1:
+        return t[0]
+    return room(name, *t.shape).copy_(t).flatten(0, 1)
 
 
 def inverse(den: Tensor) -> Tensor:
@@ -192,17 +199,18 @@ class Gather(Function):
         S = k.new_zeros(*k.shape[:2], phi.features, v.shape[3])
         z = S.new_zeros(S.shape[:3])
         s = torch.full_like(z, NOTHING)
+        room = Room(k)
         with without_autocast(k):
             for items, rows in chunks(k.shape):
                 k_, S_, z_, s_ = k[items, :, rows], S[items].flatten(0, 1), z[items], s[items]
                 kept = None if keep is None else keep[items, None, rows, None]
-                f = of_keys(phi, k_, kept, None, k.new_empty(*k_.shape[:3], phi.features))
+                f = of_keys(phi, k_, kept, None, room)
                 if phi.exponential:
                     higher = torch.maximum(s_, f.amax(2))
                     rescale(S_, z_, s_ - higher)
                     s_.copy_(higher)
                     f.sub_(s_.unsqueeze(2)).exp_()
-                S_.baddbmm_(f.flatten(0, 1).mT, v[items, :, rows].flatten(0, 1))
+                S_.baddbmm_(f.flatten(0, 1).mT, flat(v[items, :, rows], room, "v"))
                 z_.add_(f.sum(2))
         ctx.phi = phi
         ctx.save_for_backward(k, v, keep, s)
@@ -216,16 +224,20 @@ class Gather(Function):
         phi: FeatureMap = ctx.phi
         dk = torch.empty_like(k) if ctx.needs_input_grad[1] else None
         dv = torch.empty_like(v) if ctx.needs_input_grad[2] else None
+        room = Room(k)
         with without_autocast(k):
             for items, rows in chunks(k.shape):
                 k_, v_, dS_ = k[items, :, rows], v[items, :, rows], dS[items].flatten(0, 1)
                 kept = None if keep is None else keep[items, None, rows, None]
-                f = of_keys(phi, k_, kept, s[items].unsqueeze(2), k.new_empty(*k_.shape[:3], phi.features))
+                f = of_keys(phi, k_, kept, s[items].unsqueeze(2), room)
                 if dv is not None:
-                    dv[items, :, rows] = torch.bmm(f.flatten(0, 1), dS_).view(v_.shape)
+                    part = room("dv", *v_.shape)
+                    torch.bmm(f.flatten(0, 1), dS_, out=part.flatten(0, 1))
+                    dv[items, :, rows] = part
                 if dk is not None:
-                    df = torch.bmm(v_.flatten(0, 1), dS_.mT).view(f.shape).add_(dz[items].unsqueeze(2))
-                    dk[items, :, rows] = phi.pull(df, f, k_, query=False)
+                    df = room("df", *f.shape)
+                    torch.bmm(flat(v_, room, "v"), dS_.mT, out=df.flatten(0, 1))
+                    dk[items, :, rows] = phi.pull(df.add_(dz[items].unsqueeze(2)), f, k_, query=False)
         return None, dk, dv, None
 
 
@@ -234,14 +246,15 @@ class Read(Function):
     def forward(ctx: Any, phi: FeatureMap, q: Tensor, S: Tensor, z: Tensor, s: Tensor) -> Tensor:
         y = q.new_empty(*q.shape[:3], S.shape[3])
         inv = q.new_empty(*q.shape[:3], 1)
+        room = Room(q)
         with without_autocast(q):
             for items, rows in chunks(q.shape):
                 q_, y_, inv_ = (t[items, :, rows] for t in (q, y, inv))
-                f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
-                f = f.flatten(0, 1)
-                torch.bmm(f, S[items].flatten(0, 1), out=y_.flatten(0, 1))
-                torch.bmm(f, z[items].flatten(0, 1).unsqueeze(-1), out=inv_.flatten(0, 1))
-                y_.mul_(inverse(inv_))
+                f = of_queries(phi, q_, s[items].unsqueeze(2), room).flatten(0, 1)
+                num = room("num", *y_.shape)
+                torch.bmm(f, S[items].flatten(0, 1), out=num.flatten(0, 1))
+                inv_.copy_(inverse(torch.bmm(f, z[items].flatten(0, 1).unsqueeze(-1))).view_as(inv_))
+                torch.mul(num, inv_, out=y_)
         ctx.phi = phi
         ctx.save_for_backward(q, S, z, s, y, inv)
         return y
@@ -253,23 +266,25 @@ class Read(Function):
         phi: FeatureMap = ctx.phi
         dq = torch.empty_like(q) if ctx.needs_input_grad[1] else None
         dS, dz = torch.zeros_like(S), torch.zeros_like(z)
+        room = Room(q)
         with without_autocast(q):
             for items, rows in chunks(q.shape):
                 q_, y_, inv_, dy_ = (t[items, :, rows] for t in (q, y, inv, dy))
-                f = of_queries(phi, q_, s[items].unsqueeze(2), q.new_empty(*q_.shape[:3], phi.features))
-                dnum, dden = through_fraction(dy_, y_, inv_)
+                f = of_queries(phi, q_, s[items].unsqueeze(2), room)
+                dnum, dden = through_fraction(dy_, y_, inv_, room)
                 dS[items].flatten(0, 1).baddbmm_(f.flatten(0, 1).mT, dnum.flatten(0, 1))
+                df = room("df", *f.shape)
+                dz[items] += torch.mul(f, dden, out=df).sum(2)
                 if dq is not None:
-                    df = torch.bmm(dnum.flatten(0, 1), S[items].flatten(0, 1).mT).view(f.shape)
+                    torch.bmm(dnum.flatten(0, 1), S[items].flatten(0, 1).mT, out=df.flatten(0, 1))
                     dq[items, :, rows] = phi.pull(df.addcmul_(dden, z[items].unsqueeze(2)), f, q_, query=True)
-                dz[items] += f.mul_(dden).sum(2)
         return None, dq, dS, dz, None
 
 
-def through_fraction(dy: Tensor, y: Tensor, inv: Tensor) -> tuple[Tensor, Tensor]:
+def through_fraction(dy: Tensor, y: Tensor, inv: Tensor, room: Room) -> tuple[Tensor, Tensor]:
     """y = num / den  =>  dnum = dy / den,  dden = -dnum.y"""
-    dnum = dy * inv
-    return dnum, (dnum * y).sum(-1, keepdim=True).neg_()
+    dnum = torch.mul(dy, inv, out=room("dnum", *dy.shape))
+    return dnum, torch.mul(dnum, y, out=room("spare", *dy.shape)).sum(-1, keepdim=True).neg_()
 
 
 # Causal order: blocks of rows meet their own keys in a masked product, and earlier ones through the sums before them.
@@ -283,18 +298,19 @@ def blocked(t: Tensor) -> Tensor:
     return t.unflatten(2, (-1, R)).permute(2, 0, 1, 3, 4)
 
 
-def unblocked(t: Tensor, rows: int) -> Tensor:
-    """(n, items, heads, R, X) -> (items, heads, rows, X)"""
-    return t.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :rows]
+def unblocked(t: Tensor, into: Tensor) -> None:
+    """(n, items, heads, R, X) into (items, heads, rows, X), without what filled up the last block."""
+    whole, rest = divmod(into.shape[2], t.shape[3])
+    into[:, :, : whole * t.shape[3]].unflatten(2, (whole, -1)).copy_(t[:whole].permute(1, 2, 0, 3, 4))
+    if rest:
+        into[:, :, whole * t.shape[3] :] = t[whole, :, :, :rest]
 
 
-def running(S_GFE: Tensor, a: Tensor, b: Tensor, *, backwards: bool = False) -> Tensor:
-    """S with a_i^T b_i of one block after the other added: (n + 1, G, F, E)."""
+def running(S_GFE: Tensor, a: Tensor, b: Tensor, sums: Tensor, *, backwards: bool = False) -> Tensor:
+    """S with a_i^T b_i of one block after the other added, into `sums` (n + 1, G, F, E)."""
     n = len(a)
-    sums = S_GFE.new_empty(n + 1, *S_GFE.shape)
-    order = range(n - 1, -1, -1) if backwards else range(n)
     sums[n if backwards else 0] = S_GFE
-    for i in order:
+    for i in range(n - 1, -1, -1) if backwards else range(n):
         before, after = (i + 1, i) if backwards else (i, i + 1)
         torch.baddbmm(sums[before], a[i].flatten(0, 1).mT, b[i].flatten(0, 1), out=sums[after])
     return sums
@@ -341,6 +357,7 @@ class Scan(Function):
         steps: list[tuple[slice, slice]] = []
         saved: list[Tensor] = []
         together = 1 if phi.exponential else items_at_once(q.shape)
+        room = Room(q)
         with without_autocast(q):
             for item in range(0, q.shape[0], together):
                 items, rows, most = slice(item, item + together), slice(0, 0), rows_at_once(q.shape)
@@ -350,28 +367,31 @@ class Scan(Function):
                     good = L = rows.stop - rows.start
                     q_, k_, v_ = (blocked(t[items, :, rows]) for t in (q, k, v))
                     kept = None if keep is None else blocked(keep[items, None, rows, None])
-                    fk = of_keys(phi, k_, kept, None, k_.new_empty(*k_.shape[:4], phi.features))
+                    fk = of_keys(phi, k_, kept, None, room)
                     if phi.exponential:
                         good = raise_shift(fk, L, S_, z_, s_)
                         most = rows_at_once(q.shape) if good == L else BLOCK  # less to do again
                         fk.exp_()
                     without(fk, good)
-                    fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
-                    w = v_.contiguous()
+                    fq = of_queries(phi, q_, s_.unsqueeze(2), room)
+                    w = room("w", *v_.shape).copy_(v_)
                     if learning:
                         saved += [S_.clone(), z_.clone(), s_.clone()]
-                    before = running(S_, fk, w)
-                    within = torch.bmm(fq.flatten(0, 2), fk.flatten(0, 2).mT).tril_()
-                    num = torch.bmm(within, w.flatten(0, 2))
-                    num.baddbmm_(fq.flatten(0, 2), before[:-1].flatten(0, 1))
+                    fk_, fq_, w_ = (t.flatten(0, 2) for t in (fk, fq, w))
+                    n, R = fk.shape[0], fk.shape[3]
+                    before = running(S_, fk, w, room("before", n + 1, *S_.shape))
+                    within = torch.bmm(fq_, fk_.mT, out=room("within", len(fk_), R, R)).tril_()
+                    num = torch.bmm(within, w_, out=room("num", *w_.shape))
+                    num.baddbmm_(fq_, before[:-1].flatten(0, 1))
                     z_before = torch.cat([z_.unsqueeze(0), fk.sum(3)]).cumsum(0)
                     den = within.sum(-1).view(fq.shape[:4]).add_(fq.mul_(z_before[:-1].unsqueeze(3)).sum(-1))
                     S_.copy_(before[-1])
                     z_.copy_(z_before[-1])
                     rows = slice(rows.start, rows.start + good)
                     steps.append((items, rows))
-                    inv[items, :, rows] = unblocked(inverse(den).unsqueeze(-1), good)
-                    torch.mul(unblocked(num.view(w.shape), good), inv[items, :, rows], out=y[items, :, rows])
+                    den = inverse(den).unsqueeze(-1)
+                    unblocked(den, inv[items, :, rows])
+                    unblocked(num.view(w.shape).mul_(den), y[items, :, rows])
         ctx.phi, ctx.steps = phi, steps
         if learning:
             ctx.save_for_backward(q, k, v, keep, y, inv, s_before, s, *saved)
@@ -386,42 +406,46 @@ class Scan(Function):
         needs = ctx.needs_input_grad[1:4]
         dq, dk, dv = (torch.empty_like(t) if need else None for t, need in zip((q, k, v), needs, strict=True))
         dS, dz, shift = dS.clone(), dz.clone(), shift.clone()
+        room = Room(q)
         with without_autocast(q):
             for step, (items, rows) in reversed([*enumerate(ctx.steps)]):
                 S_, z_, s_ = saved[3 * step : 3 * step + 3]
                 L = rows.stop - rows.start
                 q_, k_, v_, dy_, y_, inv_ = (blocked(t[items, :, rows]) for t in (q, k, v, dy, y, inv))
                 kept = None if keep is None else blocked(keep[items, None, rows, None])
-                fk = of_keys(phi, k_, kept, s_.unsqueeze(2), k_.new_empty(*k_.shape[:4], phi.features))
+                fk = of_keys(phi, k_, kept, s_.unsqueeze(2), room)
                 without(fk, L)
-                fq = of_queries(phi, q_, s_.unsqueeze(2), torch.empty_like(fk))
-                w = v_.contiguous()
-                dnum, dden = (t.contiguous() for t in through_fraction(dy_, y_, inv_))
+                fq = of_queries(phi, q_, s_.unsqueeze(2), room)
+                w = room("w", *v_.shape).copy_(v_)
+                dnum, dden = through_fraction(dy_, y_, inv_, room)
                 dS_, dz_ = dS[items].flatten(0, 1), dz[items]
                 if phi.exponential:
                     rescale(dS_, dz_, s_ - shift[items])
                     shift[items] = s_
-                before = running(S_, fk, w)[:-1].flatten(0, 1)
-                later = running(dS_, fq, dnum, backwards=True)
+                fk_, fq_, w_, dnum_, dden_ = (t.flatten(0, 2) for t in (fk, fq, w, dnum, dden))
+                n, R = fk.shape[0], fk.shape[3]
+                later = running(dS_, fq, dnum, room("later", n + 1, *S_.shape), backwards=True)
                 dS_.copy_(later[0])
                 later = later[1:].flatten(0, 1)
-                fk_, fq_, w_, dnum_ = (t.flatten(0, 2) for t in (fk, fq, w, dnum))
-                if dv is not None:
-                    within = torch.bmm(fq_, fk_.mT).tril_()
-                    dw = torch.bmm(within.mT, dnum_).baddbmm_(fk_, later)
-                    dv[items, :, rows] = unblocked(dw.view(w.shape), L)
-                dwithin = torch.bmm(dnum_, w_.mT).add_(dden.flatten(0, 2)).tril_()
+                square, df = room("within", len(fk_), R, R), room("df", *fk.shape)
                 z_before = torch.cat([z_.unsqueeze(0), fk.sum(3)]).cumsum(0)[:-1]
-                dz_later = torch.cat([dz_.unsqueeze(0), (fq * dden).sum(3).flip(0)]).cumsum(0).flip(0)
+                t = torch.mul(fq, dden, out=df).sum(3)
+                dz_later = torch.cat([dz_.unsqueeze(0), t.flip(0)]).cumsum(0).flip(0)
                 dz_.copy_(dz_later[0])
-                if dq is not None:
-                    df = torch.bmm(dwithin, fk_).baddbmm_(dnum_, before.mT).view(fq.shape)
-                    df.addcmul_(dden, z_before.unsqueeze(3))
-                    dq[items, :, rows] = unblocked(phi.pull(df, fq, q_, query=True), L)
+                if dv is not None:
+                    within = torch.bmm(fq_, fk_.mT, out=square).tril_()
+                    dw = torch.bmm(within.mT, dnum_, out=room("spare", *w_.shape)).baddbmm_(fk_, later)
+                    unblocked(dw.view(w.shape), dv[items, :, rows])
+                dwithin = torch.bmm(dnum_, w_.mT, out=square).add_(dden_).tril_()
                 if dk is not None:
-                    df = torch.bmm(dwithin.mT, fq_).baddbmm_(w_, later.mT).view(fk.shape)
+                    torch.bmm(dwithin.mT, fq_, out=df.flatten(0, 2)).baddbmm_(w_, later.mT)
                     df.add_(dz_later[1:].unsqueeze(3))
-                    dk[items, :, rows] = unblocked(phi.pull(df, fk, k_, query=False), L)
+                    unblocked(phi.pull(df, fk, k_, query=False), dk[items, :, rows])
+                if dq is not None:
+                    before = running(S_, fk, w, room("later", n + 1, *S_.shape))[:-1].flatten(0, 1)
+                    torch.bmm(dwithin, fk_, out=df.flatten(0, 2)).baddbmm_(dnum_, before.mT)
+                    df.addcmul_(dden, z_before.unsqueeze(3))
+                    unblocked(phi.pull(df, fq, q_, query=True), dq[items, :, rows])
             if phi.exponential:
                 rescale(dS.flatten(0, 1), dz, s_before - shift)
         return None, dq, dk, dv, None, dS, dz, None, None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyformer.card import Card
 from anyformer.parts.masks import seen
+from anyformer.parts.room import Room
 from anyformer.parts.sums import FeatureAttention, FeatureMap, divided
 
 
@@ -52,8 +53,8 @@ class EluPlusOne(FeatureMap):
     def __init__(self, features: int) -> None:
         self.features = features
 
-    def raw(self, x: Tensor, out: Tensor, *, query: bool) -> None:
-        torch.clamp(x, max=0, out=out).exp_().add_(x.clamp(min=0))
+    def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
+        torch.clamp(x, max=0, out=out).exp_().add_(torch.clamp(x, min=0, out=room("spare", *x.shape)))
 
     def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
         return df.mul_(f.clamp(max=1))

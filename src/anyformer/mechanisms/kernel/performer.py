@@ -23,6 +23,7 @@ from anyformer.card import Card
 from anyformer.contract import require_bool, require_positive
 from anyformer.parts.masks import seen
 from anyformer.parts.precision import precise
+from anyformer.parts.room import Room
 from anyformer.parts.sums import FeatureAttention, FeatureMap, divided
 
 
@@ -174,7 +175,7 @@ class Relu(Projected):
         super().__init__(features, W_PD, scale)
         self.epsilon = epsilon
 
-    def raw(self, x: Tensor, out: Tensor, *, query: bool) -> None:
+    def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
         self.project(x, out).clamp_(min=0).add_(self.epsilon)
 
     def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
@@ -192,7 +193,7 @@ class Exponential(Projected):
         super().__init__(features, W_PD, scale)
         self.normed = normed
 
-    def raw(self, x: Tensor, out: Tensor, *, query: bool) -> None:
+    def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
         self.project(x, out)
         if self.normed and not query:  # a query's norm cancels
             out.sub_(x.square().sum(-1, keepdim=True).mul_(self.scale**2 / 2))

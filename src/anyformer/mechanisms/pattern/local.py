@@ -21,6 +21,7 @@ from anyformer.card import Card
 from anyformer.contract import Attention, require_positive
 from anyformer.parts.masks import seen
 from anyformer.parts.precision import precise, precision, without_autocast
+from anyformer.parts.room import Room
 
 ROWS = 64  # of a block of queries: more would meet keys that few of them see, fewer make products small
 HEADS_AT_ONCE = 16  # items x heads in one product: more leave the cache
@@ -72,14 +73,14 @@ class Step(NamedTuple):
 
 
 def steps(q: Tensor, k: Tensor, keep: Tensor | None, window: int, causal: bool) -> Iterator[Step]:
-    """The queries are the last of the positions. Most blocks share one bias."""
+    """The queries are the last of the positions. Most blocks share one bias, and reach over a round number of keys."""
     (B, H, N, _), M = q.shape, k.shape[2]
     together = max(1, HEADS_AT_ONCE // H)
     shared: dict[tuple[int, int, int], Tensor] = {}
     for first in range(0, N, ROWS):
         rows = slice(first, min(first + ROWS, N))
         start, stop = M - N + rows.start, M - N + rows.stop
-        reach = slice(max(0, start - window + 1), stop if causal else min(M, stop + window - 1))
+        reach = slice(max(0, start - window + 1) // 16 * 16, stop if causal else min(M, stop + window - 1))
         queries, keys, last = stop - start, reach.stop - reach.start, stop - reach.start
         if (queries, keys, last) not in shared:
             sees = seen(queries, keys, last=last, causal=causal, window=window, device=q.device)
@@ -94,9 +95,11 @@ def steps(q: Tensor, k: Tensor, keep: Tensor | None, window: int, causal: bool) 
             yield Step(items, rows, reach, biases, (biases == -torch.inf).all(-1, keepdim=True))
 
 
-def weights(q_GRD: Tensor, k_GSD: Tensor, step: Step) -> Tensor:
+def weights(q_GRD: Tensor, k_GSD: Tensor, step: Step, room: Room) -> Tensor:
     """Softmax over the keys in reach; zero for a query that sees none."""
-    p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5).softmax(-1)
+    p_GRS = room("p", *q_GRD.shape[:2], k_GSD.shape[1])
+    torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5, out=p_GRS)
+    torch.softmax(p_GRS, -1, out=p_GRS)
     return p_GRS if step.blind is None else p_GRS.masked_fill_(step.blind, 0)
 
 
@@ -106,10 +109,13 @@ class Band(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, window: int, causal: bool) -> Tensor:
         y = q.new_empty(*q.shape[:3], v.shape[3], dtype=precision(q))
+        room = Room(y)
         with without_autocast(q):
             for step in steps(q, k, keep, window, causal):
                 q_, k_, v_ = parts(step, q, k, v)
-                torch.bmm(weights(q_, k_, step), v_, out=y[step.items, :, step.rows].flatten(0, 1))
+                part = y[step.items, :, step.rows]
+                found = torch.bmm(weights(q_, k_, step, room), v_, out=room("y", *q_.shape[:2], v_.shape[2]))
+                part.copy_(found.view_as(part))
         ctx.save_for_backward(q, k, v, keep, y)
         ctx.window, ctx.causal = window, causal
         return y.to(v.dtype)
@@ -119,25 +125,30 @@ class Band(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, y = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
-        dq, dk, dv = (
+        dq = torch.empty(q.shape, dtype=precision(q), device=q.device) if needs[0] else None
+        dk, dv = (
             torch.zeros(t.shape, dtype=precision(t), device=t.device) if need else None
-            for t, need in zip((q, k, v), needs, strict=True)
+            for t, need in zip((k, v), needs[1:], strict=True)
         )
+        room = Room(y)
         with without_autocast(q):
             for step in steps(q, k, keep, ctx.window, ctx.causal):
                 q_, k_, v_ = parts(step, q, k, v)
                 dy_, y_ = (t[step.items, :, step.rows].flatten(0, 1).to(q_.dtype) for t in (dy, y))
-                p = weights(q_, k_, step)
+                p = weights(q_, k_, step, room)
                 if dv is not None:
-                    dv[step.items, :, step.reach].flatten(0, 1).baddbmm_(p.mT, dy_)
+                    dv[step.items, :, step.reach].flatten(0, 1).add_(torch.bmm(p.mT, dy_, out=room("dv", *v_.shape)))
                 if dq is None and dk is None:
                     continue
-                ds = torch.bmm(dy_, v_.mT).sub_((dy_ * y_).sum(-1, keepdim=True)).mul_(p)  # of q.k / sqrt(D)
+                ds = torch.bmm(dy_, v_.mT, out=room("ds", *p.shape))  # of q.k / sqrt(D)
+                ds.sub_((dy_ * y_).sum(-1, keepdim=True)).mul_(p)
                 scale = q.shape[-1] ** -0.5
                 if dq is not None:
-                    dq[step.items, :, step.rows].flatten(0, 1).baddbmm_(ds, k_, alpha=scale)
+                    part = torch.bmm(ds, k_, out=room("dq", *q_.shape))
+                    torch.mul(part, scale, out=dq[step.items, :, step.rows].flatten(0, 1))
                 if dk is not None:
-                    dk[step.items, :, step.reach].flatten(0, 1).baddbmm_(ds.mT, q_, alpha=scale)
+                    part = torch.bmm(ds.mT, q_, out=room("dk", *k_.shape))
+                    dk[step.items, :, step.reach].flatten(0, 1).add_(part, alpha=scale)
         gradients = (None if g is None else g.to(t.dtype) for g, t in zip((dq, dk, dv), (q, k, v), strict=True))
         return *gradients, None, None, None
 
