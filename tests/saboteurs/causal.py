@@ -72,4 +72,10 @@ SABOTEURS = [
         new="self.right = self.left",
         mimics="a centred neighbourhood in a causal layer",
     ),
+    Saboteur(
+        mechanism="linformer",
+        old='causal="no",',
+        new='causal="option",',
+        mimics="a card that claims more: causal",
+    ),
 ]

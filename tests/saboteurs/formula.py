@@ -17,8 +17,8 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="local",
-        old="reach = slice(max(0, start - window + 1), stop if causal else min(M, stop + window - 1))",
-        new="reach = slice(max(0, start - window + 2), stop if causal else min(M, stop + window - 1))",
+        old="reach = slice(max(0, start - window + 1) // 16 * 16, stop if causal else min(M, stop + window - 1))",
+        new="reach = slice(max(0, start - window + 1) // 16 * 16, stop if causal else min(M, stop + window - 2))",
         mimics="a window off by one at the edge of a block",
     ),
     Saboteur(
@@ -41,8 +41,8 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="linear",
-        old="dw = torch.bmm(within.mT, dnum_).baddbmm_(fk_, later)",
-        new="dw = torch.bmm(within.mT, dnum_)",
+        old='dw = torch.bmm(within.mT, dnum_, out=room("spare", *w_.shape)).baddbmm_(fk_, later)',
+        new='dw = torch.bmm(within.mT, dnum_, out=room("spare", *w_.shape))',
         mimics="the gradient of values forgets the queries of later blocks",
         file="parts/sums.py",
     ),
@@ -80,8 +80,8 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="performer:positive",
-        old="out.add_(s)",
-        new="out.sub_(s)",
+        old="return torch.softmax(out.add_(s), -1, out=out) if phi.exponential else out",
+        new="return torch.softmax(out.sub_(s), -1, out=out) if phi.exponential else out",
         mimics="the shift's sign",
         file="parts/sums.py",
     ),

@@ -11,8 +11,8 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="local",
-        old="p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5).softmax(-1)",
-        new="p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=1).softmax(-1)",
+        old="torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5, out=p_GRS)",
+        new="torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=1, out=p_GRS)",
         mimics="scores not divided by the root of head_dim",
     ),
     Saboteur(

@@ -12,8 +12,8 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="local",
-        old="p_GRS = torch.baddbmm(step.bias, q_GRD, k_GSD.mT, alpha=q_GRD.shape[-1] ** -0.5).softmax(-1)",
-        new="p_GRS = (w := (step.bias + q_GRD @ k_GSD.mT * q_GRD.shape[2] ** -0.5).exp()) / w.sum(-1, True)",
+        old="torch.softmax(p_GRS, -1, out=p_GRS)",
+        new="p_GRS.div_(p_GRS.exp_().sum(-1, keepdim=True))",
         mimics="exponentials without a maximum taken off: exp(100) is no float32",
     ),
     Saboteur(

@@ -17,21 +17,16 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="linformer",
-        old="if causal:",
+        old='if causal and self.card.causal == "no":',
         new="if False:",
         mimics="causal=True accepted by what cannot be causal (xformers' Linformer)",
+        file="contract.py",
     ),
     Saboteur(
         mechanism="linformer",
         old="if keys > self.max_length:",
         new="if False:",
         mimics="too many tokens end in a message about shapes from inside",
-    ),
-    Saboteur(
-        mechanism="linformer",
-        old='causal="no",',
-        new='causal="option",',
-        mimics="a card that claims more: causal",
     ),
     Saboteur(
         mechanism="softmax",

@@ -151,7 +151,7 @@ def items_at_once(shape: torch.Size) -> int:
 
 
 def rows_at_once(shape: torch.Size) -> int:
-    return max(BLOCK, CACHED // shape[1] // BLOCK * BLOCK)
+    return min(512, max(BLOCK, CACHED // shape[1] // BLOCK * BLOCK))
 
 
 def chunks(shape: torch.Size) -> Iterator[tuple[slice, slice]]:
@@ -300,10 +300,11 @@ def blocked(t: Tensor) -> Tensor:
 
 def unblocked(t: Tensor, into: Tensor) -> None:
     """(n, items, heads, R, X) into (items, heads, rows, X), without what filled up the last block."""
-    whole, rest = divmod(into.shape[2], t.shape[3])
-    into[:, :, : whole * t.shape[3]].unflatten(2, (whole, -1)).copy_(t[:whole].permute(1, 2, 0, 3, 4))
+    R = t.shape[3]
+    whole, rest = divmod(into.shape[2], R)
+    into[:, :, : whole * R].unflatten(2, (whole, R)).copy_(t[:whole].permute(1, 2, 0, 3, 4))
     if rest:
-        into[:, :, whole * t.shape[3] :] = t[whole, :, :, :rest]
+        into[:, :, whole * R :] = t[whole, :, :, :rest]
 
 
 def running(S_GFE: Tensor, a: Tensor, b: Tensor, sums: Tensor, *, backwards: bool = False) -> Tensor:
