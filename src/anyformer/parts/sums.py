@@ -231,7 +231,7 @@ class Gather(Function):
                 kept = None if keep is None else keep[items, None, rows, None]
                 f = of_keys(phi, k_, kept, s[items].unsqueeze(2), room)
                 if dv is not None:
-                    part = room("dv", *v_.shape)
+                    part = room("df", *v_.shape)
                     torch.bmm(f.flatten(0, 1), dS_, out=part.flatten(0, 1))
                     dv[items, :, rows] = part
                 if dk is not None:

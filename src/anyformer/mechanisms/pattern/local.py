@@ -130,24 +130,25 @@ class Band(Function):
             torch.zeros(t.shape, dtype=precision(t), device=t.device) if need else None
             for t, need in zip((k, v), needs[1:], strict=True)
         )
+        along = (dy * y).sum(-1, keepdim=True)
         room = Room(y)
         with without_autocast(q):
             for step in steps(q, k, keep, ctx.window, ctx.causal):
                 q_, k_, v_ = parts(step, q, k, v)
-                dy_, y_ = (t[step.items, :, step.rows].flatten(0, 1).to(q_.dtype) for t in (dy, y))
+                dy_ = dy[step.items, :, step.rows].flatten(0, 1).to(q_.dtype)
                 p = weights(q_, k_, step, room)
                 if dv is not None:
-                    dv[step.items, :, step.reach].flatten(0, 1).add_(torch.bmm(p.mT, dy_, out=room("dv", *v_.shape)))
+                    dv[step.items, :, step.reach].flatten(0, 1).add_(torch.bmm(p.mT, dy_, out=room("keys", *v_.shape)))
                 if dq is None and dk is None:
                     continue
                 ds = torch.bmm(dy_, v_.mT, out=room("ds", *p.shape))  # of q.k / sqrt(D)
-                ds.sub_((dy_ * y_).sum(-1, keepdim=True)).mul_(p)
+                ds.sub_(along[step.items, :, step.rows].flatten(0, 1)).mul_(p)
                 scale = q.shape[-1] ** -0.5
                 if dq is not None:
-                    part = torch.bmm(ds, k_, out=room("dq", *q_.shape))
+                    part = torch.bmm(ds, k_, out=room("y", *q_.shape))
                     torch.mul(part, scale, out=dq[step.items, :, step.rows].flatten(0, 1))
                 if dk is not None:
-                    part = torch.bmm(ds.mT, q_, out=room("dk", *k_.shape))
+                    part = torch.bmm(ds.mT, q_, out=room("keys", *k_.shape))
                     dk[step.items, :, step.reach].flatten(0, 1).add_(part, alpha=scale)
         gradients = (None if g is None else g.to(t.dtype) for g, t in zip((dq, dk, dv), (q, k, v), strict=True))
         return *gradients, None, None, None
