@@ -50,7 +50,7 @@ class FeatureMap(ABC):
         """phi(x), or u(x), into `out`; `room` has memory to work in."""
 
     @abstractmethod
-    def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
+    def pull(self, df: Tensor, f: Tensor, x: Tensor, room: Room, *, query: bool) -> Tensor:
         """dx, from df (which may be overwritten) and f = phi(x)."""
 
 
@@ -237,7 +237,7 @@ class Gather(Function):
                 if dk is not None:
                     df = room("df", *f.shape)
                     torch.bmm(flat(v_, room, "v"), dS_.mT, out=df.flatten(0, 1))
-                    dk[items, :, rows] = phi.pull(df.add_(dz[items].unsqueeze(2)), f, k_, query=False)
+                    dk[items, :, rows] = phi.pull(df.add_(dz[items].unsqueeze(2)), f, k_, room, query=False)
         return None, dk, dv, None
 
 
@@ -277,7 +277,7 @@ class Read(Function):
                 dz[items] += torch.mul(f, dden, out=df).sum(2)
                 if dq is not None:
                     torch.bmm(dnum.flatten(0, 1), S[items].flatten(0, 1).mT, out=df.flatten(0, 1))
-                    dq[items, :, rows] = phi.pull(df.addcmul_(dden, z[items].unsqueeze(2)), f, q_, query=True)
+                    dq[items, :, rows] = phi.pull(df.addcmul_(dden, z[items].unsqueeze(2)), f, q_, room, query=True)
         return None, dq, dS, dz, None
 
 
@@ -441,12 +441,12 @@ class Scan(Function):
                 if dk is not None:
                     torch.bmm(dwithin.mT, fq_, out=df.flatten(0, 2)).baddbmm_(w_, later.mT)
                     df.add_(dz_later[1:].unsqueeze(3))
-                    unblocked(phi.pull(df, fk, k_, query=False), dk[items, :, rows])
+                    unblocked(phi.pull(df, fk, k_, room, query=False), dk[items, :, rows])
                 if dq is not None:
                     before = running(S_, fk, w, room("later", n + 1, *S_.shape))[:-1].flatten(0, 1)
                     torch.bmm(dwithin, fk_, out=df.flatten(0, 2)).baddbmm_(dnum_, before.mT)
                     df.addcmul_(dden, z_before.unsqueeze(3))
-                    unblocked(phi.pull(df, fq, q_, query=True), dq[items, :, rows])
+                    unblocked(phi.pull(df, fq, q_, room, query=True), dq[items, :, rows])
             if phi.exponential:
                 rescale(dS.flatten(0, 1), dz, s_before - shift)
         return None, dq, dk, dv, None, dS, dz, None, None

@@ -56,5 +56,5 @@ class EluPlusOne(FeatureMap):
     def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
         torch.clamp(x, max=0, out=out).exp_().add_(torch.clamp(x, min=0, out=room("spare", *x.shape)))
 
-    def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
-        return df.mul_(f.clamp(max=1))
+    def pull(self, df: Tensor, f: Tensor, x: Tensor, room: Room, *, query: bool) -> Tensor:
+        return df.mul_(torch.clamp(f, max=1, out=room("spare", *f.shape)))

@@ -178,7 +178,7 @@ class Relu(Projected):
     def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:
         self.project(x, out).clamp_(min=0).add_(self.epsilon)
 
-    def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
+    def pull(self, df: Tensor, f: Tensor, x: Tensor, room: Room, *, query: bool) -> Tensor:
         return self.unproject(df.mul_(f > self.epsilon))
 
 
@@ -198,7 +198,7 @@ class Exponential(Projected):
         if self.normed and not query:  # a query's norm cancels
             out.sub_(x.square().sum(-1, keepdim=True).mul_(self.scale**2 / 2))
 
-    def pull(self, df: Tensor, f: Tensor, x: Tensor, *, query: bool) -> Tensor:
+    def pull(self, df: Tensor, f: Tensor, x: Tensor, room: Room, *, query: bool) -> Tensor:
         du = df.mul_(f)
         dx = self.unproject(du)
         if self.normed and not query:

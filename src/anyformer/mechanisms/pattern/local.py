@@ -125,12 +125,12 @@ class Band(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, keep, y = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3]
+        along = (dy * y).sum(-1, keepdim=True)  # needs as much memory as y, for a moment
         dq = torch.empty(q.shape, dtype=precision(q), device=q.device) if needs[0] else None
         dk, dv = (
             torch.zeros(t.shape, dtype=precision(t), device=t.device) if need else None
             for t, need in zip((k, v), needs[1:], strict=True)
         )
-        along = (dy * y).sum(-1, keepdim=True)
         room = Room(y)
         with without_autocast(q):
             for step in steps(q, k, keep, ctx.window, ctx.causal):
