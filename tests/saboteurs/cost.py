@@ -13,7 +13,7 @@ SABOTEURS = [
         mechanism="local",
         old="reach = slice(max(0, start - window + 1) // 16 * 16, stop if causal else min(M, stop + window - 1))",
         new="reach = slice(0, M)",
-        mimics="quadratic time: every block looks at every key and masks most of them (27 threads in peers.md)",
+        mimics="quadratic time: every block looks at every key and masks most of them, the most frequent complaint",
     ),
     Saboteur(
         mechanism="softmax",
