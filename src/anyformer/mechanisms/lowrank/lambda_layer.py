@@ -29,7 +29,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import linear, pad
 
 from anyformer.card import Card, able
-from anyformer.contract import Mixer, check_tokens, require_positive, without_padding
+from anyformer.contract import Mixer, check_tokens, require_bool, require_positive, without_padding
 from anyformer.parts.precision import precise, without_autocast
 
 Scope = Literal["global", "local"]
@@ -242,8 +242,7 @@ def check_options(scope: Any, axes: Any, causal: Any, **extents: Any) -> None:
         raise ValueError(f"scope is one of {', '.join(get_args(Scope))}, not {scope!r}")
     if axes not in (1, 2):
         raise ValueError(f"axes is 1 or 2, not {axes!r}")
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal is True or False, not {causal!r}")
+    require_bool(causal=causal)
     if causal and axes == 2:
         raise ValueError(
             "a grid has no order, so LambdaLayer in two dimensions cannot be causal=True; "
