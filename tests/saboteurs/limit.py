@@ -51,4 +51,10 @@ SABOTEURS = [
         new="projection.copy_(torch.eye(core.rank, core.max_length) / core.rank)",
         mimics="an identity of the wrong size",
     ),
+    Saboteur(
+        mechanism="performer:hyperbolic",
+        old="self.kind, self.features, self.orthogonal = kind, features, orthogonal",
+        new="self.kind, self.features, self.orthogonal = kind, features, False",
+        mimics="orthogonal features that are drawn independently all the same",
+    ),
 ]
