@@ -55,7 +55,7 @@ SABOTEURS = [
         file="contract.py",
     ),
     Saboteur(
-        mechanism="lambda_layer:local",
+        mechanism="lambda_layer:local2d",
         old="self.require_cross()",
         new="pass",
         mimics="a context without meaning is taken",

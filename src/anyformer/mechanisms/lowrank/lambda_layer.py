@@ -65,7 +65,6 @@ class LambdaLayer(Mixer):
         },
         overrides={
             "local": {
-                "cross": False,
                 "time": 1,
                 "tiny": {"dim": 16, "heads": 2, "key_depth": 4, "intra_depth": 2, "window": 5},
             },
@@ -161,7 +160,7 @@ class LambdaLayer(Mixer):
             v_BTYSUV, e, first = self.whole_rows(v_BYXUV, e_YXUK, wide, columns)
         else:
             high, wide = HIGH if self.up else 1, min(max(self.left + 1, 4 if self.up else 8), columns)
-            v_BTYSUV, e = self.neighbourhoods(v_BYXUV, e_YXUK, (high, wide))
+            v_BTYSUV, e = self.neighbourhoods(v_BYXUV, e_YXUK, (high, wide), columns)
             first = None
         missing = -columns % wide
         if missing:
@@ -170,13 +169,16 @@ class LambdaLayer(Mixer):
         y_BYTPHV = Lambdas.apply(q_BYXHK.unflatten(2, (-1, wide)), content_BKV, v_BTYSUV, e, plan)
         return y_BYTPHV.flatten(2, 3)[:, :, :columns].flatten(1, 2)
 
-    def neighbourhoods(self, v_BYXUV: Tensor, e_YXUK: Tensor, tile: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def neighbourhoods(
+        self, v_BYXUV: Tensor, e_YXUK: Tensor, tile: tuple[int, int], columns: int
+    ) -> tuple[Tensor, Tensor]:
         """The columns of values that each tile sees, overlapping; e between the places of a tile and those."""
-        (high, wide), columns = tile, v_BYXUV.shape[2]
+        (high, wide), keys = tile, v_BYXUV.shape[2]
         seen, tiles = self.left + wide + self.right, -(-columns // wide)
         further = -(-seen // wide) - 1  # tiles that begin within those columns, beside the first
-        after = (tiles + further) * wide - self.left - columns
-        v_BTYPUV = pad(v_BYXUV, (0, 0, 0, 0, self.left, after)).unflatten(2, (-1, wide)).transpose(1, 2)
+        before = self.left - (keys - columns if self.causal else 0)  # below zero, what no query sees is left out
+        after = (tiles + further) * wide - before - keys
+        v_BTYPUV = pad(v_BYXUV, (0, 0, 0, 0, before, after)).unflatten(2, (-1, wide)).transpose(1, 2)
         parts = [v_BTYPUV[:, n : n + tiles, :, : seen - n * wide] for n in range(further + 1)]
         e_YXUK = pad(e_YXUK, (0, 0, 0, 0, wide - 1, wide - 1, high - 1, high - 1))
         e = e_YXUK.unfold(0, 2 * self.up + high, 1).unfold(1, seen, 1).flip(0, 1).permute(0, 1, 4, 5, 2, 3)
@@ -224,10 +226,10 @@ class LambdaLayer(Mixer):
             )
 
     def require_cross(self) -> None:
-        if self.axes == 2 or self.window is not None:
+        if self.axes == 2:
             raise ValueError(
-                "LambdaLayer takes a context only as lambda_layer:global, since a neighbourhood or a grid says nothing "
-                f"of another sequence's positions; these take one: {able(lambda card: card.cross)}"
+                "LambdaLayer in two dimensions takes no context, since a grid says nothing of another sequence's "
+                f"positions; these take one: {able(lambda card: card.cross)}"
             )
 
     def extra_repr(self) -> str:
