@@ -15,7 +15,7 @@ from anyformer.measure.operations import Count, Fused, tensors
 
 LONG = (1_024, 8_192, 65_536)  # counted on meta tensors
 SHORT = (1_024, 4_096, 16_384)  # really run: a bit for each pair of tokens shows; squares of grids are alike
-SHORTER = (1_024, 2_048, 4_096)  # where time is quadratic
+SHORTER = (2_048, 4_096, 8_192)  # where time is quadratic
 SLACK = 0.15
 
 
