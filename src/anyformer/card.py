@@ -32,6 +32,7 @@ class Card:
     state: Literal["constant", "growing", "none"]  # what streaming carries along
     time: float  # operations grow as N ** time
     memory: float  # peak memory of forward + backward grows as N ** memory
+    price: str = ""  # what one gives up for it, in a sentence
     block: int = 1  # rows that the fast form handles at once; the laws test around it
     estimator: bool = False  # random: right on average only
     batch_statistics: bool = False  # training mixes the items of a batch

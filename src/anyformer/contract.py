@@ -31,6 +31,10 @@ class Mixer(nn.Module, ABC):
     def formula(self, x_BNC: Tensor, context_BMC: Tensor | None = None, *, keep: Tensor | None = None) -> Tensor:
         """The paper's equation on the same parameters, as slow as it likes: the oracle."""
 
+    def least(self, queries: int, keys: int) -> float:
+        """The fewest operations that the outputs of one item need, by formula; 0 where nobody has worked it out."""
+        return 0.0
+
     def start(self, batch: int, *, context: Tensor | None = None, keep: Tensor | None = None) -> Any:
         """The state before the first token."""
         raise ValueError(
@@ -50,6 +54,9 @@ class Held(NamedTuple):
     k_BHMD: Tensor
     v_BHME: Tensor
     keep_BM: Tensor | None
+
+
+SPARE = 16  # slots of a new cache beyond twice what it holds
 
 
 class Cache(NamedTuple):
@@ -106,6 +113,14 @@ class Attention(nn.Module, ABC):
             k_BGMD, v_BGME = k_BGMD.repeat_interleave(share, 1), v_BGME.repeat_interleave(share, 1)
         return q_BHND, k_BGMD, v_BGME
 
+    def least(self, queries: int, keys: int) -> float:
+        """The fewest operations that the outputs of one item need, by formula; 0 where nobody has worked it out."""
+        return 0.0
+
+    def projected(self, keys: int) -> int:
+        """How many keys and values a layer has to project at least for so many tokens."""
+        return keys
+
     def hold(self, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Any:
         """A context, prepared once for any number of queries."""
         return Held(k_BHMD, v_BHME, keep_BM)
@@ -142,6 +157,8 @@ class Attention(nn.Module, ABC):
         seen = slice(state.position - k_BGND.shape[2] - past - state.first, state.position - state.first)
         keep_BM = None if state.keep_BS is None else state.keep_BS[:, seen]
         y_BHNE = self.attend(q_BHND, state.k_BGSD[:, :, seen], state.v_BGSE[:, :, seen], keep_BM)
+        if self.horizon is not None and not learning and state.position - state.first > 2 * self.horizon + SPARE:
+            state = cut(state, self.horizon)  # a long chunk came in, and most of it will never be seen again
         return y_BHNE, state
 
     def check_chunk(
@@ -179,6 +196,19 @@ class Attention(nn.Module, ABC):
             )
 
 
+def cut(state: Cache, past: int) -> Cache:
+    """The cache with nothing but the last `past` keys, in memory of its own."""
+    held = slice(state.position - past - state.first, state.position - state.first)
+    return Cache(
+        state.k_BGSD[:, :, held].clone(),
+        state.v_BGSE[:, :, held].clone(),
+        None if state.keep_BS is None else state.keep_BS[:, held].clone(),
+        state.filled_B.clone(),
+        state.position - past,
+        state.position,
+    )
+
+
 def append(state: Cache, k_BGND: Tensor, v_BGNE: Tensor, keep_BN: Tensor | None, past: int, learning: bool) -> Cache:
     """The cache with some more keys, of which the last `past` earlier ones are still needed."""
     if state.position:
@@ -213,7 +243,7 @@ def append(state: Cache, k_BGND: Tensor, v_BGNE: Tensor, keep_BN: Tensor | None,
         parts = [old.narrow(axis, taken - past, past), fresh]
         if not learning:  # as much room again, so that the copies of n tokens cost O(n) together
             room = list(fresh.shape)
-            room[axis] = past + new + 16
+            room[axis] = past + new + SPARE
             parts.append(fresh.new_zeros(room))
         return torch.cat(parts, axis)
 
@@ -294,6 +324,11 @@ class AttentionLayer(Mixer):
             raise ValueError(f"the state is for a batch of {state.held[0].shape[0]}, not {x_BNC.shape[0]}")
         y = self.core.read(self.split(self.q(x_BNC)), state.held)
         return self.merge(y), Context(state.held, state.position + x_BNC.shape[1])
+
+    def least(self, queries: int, keys: int) -> float:
+        """Those of the projections and of the core."""
+        rows = queries * self.core.heads + self.core.projected(keys) * self.key_heads
+        return 4.0 * self.dim * self.core.head_dim * rows + self.core.least(queries, keys)
 
     def project(self, x_BNC: Tensor, context_BMC: Tensor | None, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         return self.heads(*self.tokens(x_BNC, context_BMC, keep))

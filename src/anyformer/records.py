@@ -7,7 +7,9 @@ what it measured and the raw repeats behind that. A failed or cancelled run is a
 import json
 import os
 import platform
+import re
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -78,6 +80,22 @@ def append(path: Path, record: dict[str, Any]) -> None:
         os.close(handle)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """The file is either the old one or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a file; a line that a crash cut short is passed over, any other broken one is refused."""
     found = []
@@ -95,7 +113,13 @@ def read(path: Path) -> list[dict[str, Any]]:
                 if cut_short(line, error):
                     continue
                 raise ValueError(f"{path}, line {number} is no JSON: restore the file from git") from None
-            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+            schema = record.get("schema") if isinstance(record, dict) else None
+            if isinstance(schema, int) and schema > SCHEMA:
+                raise ValueError(
+                    f"{path}, line {number} was written by a newer anyformer (schema {schema}; this one reads "
+                    f"{SCHEMA}): update anyformer"
+                )
+            if schema != SCHEMA:
                 raise ValueError(f"{path}, line {number} is no record of schema {SCHEMA}: restore the file from git")
             found.append(record)
     return found
@@ -156,7 +180,26 @@ def machine() -> dict[str, Any]:
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": memory_gib(),
+        **built(),
     }
+
+
+def built() -> dict[str, Any]:
+    """What torch is and computes with here."""
+    import torch
+
+    blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {
+        "threads": torch.get_num_threads(),
+        "blas": blas[1] if blas else None,
+        "torch_build": torch.__version__,
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether speeds measured on the one hold on the other; older records say less about theirs."""
+    return all(one[fact] == other[fact] for fact in one.keys() & other.keys())
 
 
 def processor() -> str:

@@ -45,7 +45,7 @@ SABOTEURS = [
     ),
     Saboteur(
         mechanism="softmax",
-        old="room[axis] = past + new + 16",
+        old="room[axis] = past + new + SPARE",
         new="room[axis] = 0",
         mimics="a cache that copies itself at each token",
         file="contract.py",

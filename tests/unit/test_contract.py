@@ -413,3 +413,14 @@ def test_padding_is_refused_where_the_card_has_none(drop):
     made = af.build("mean_of_all", dim=8, heads=2)
     with pytest.raises(ValueError, match=r"this mechanism takes no keep mask; these do: .*softmax"):
         made(torch.randn(2, 5, 8), keep=torch.ones(2, 5).bool())
+
+
+def test_a_windowed_state_forgets_a_long_chunk():
+    core = af.core("local", heads=2, head_dim=4, causal=True, window=8)
+    q = torch.randn(1, 2, 300, 4)
+    y, state = core.extend(q[:, :, :200], q[:, :, :200], q[:, :, :200], core.begin(1, q))
+    assert state.k_BGSD.shape[2] < 3 * 8
+    after, _ = core.extend(q[:, :, 200:], q[:, :, 200:], q[:, :, 200:], state)
+    again, _ = core.extend(q[:, :, 200:], q[:, :, 200:], q[:, :, 200:], state)
+    assert torch.equal(after, again)
+    torch.testing.assert_close(torch.cat([y, after], 2), core.attend(q, q, q))

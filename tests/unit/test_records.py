@@ -172,7 +172,7 @@ def test_a_last_line_without_its_newline_counts(path):
         b"[1, 2]",
         b"3",
         b"null",
-        b'{"schema":2}',
+        b'{"schema":0}',
         b'{"kind":"bench"}',
         b"\xff\xfe\x00",
         b'{"schema":1,"text":"\xff"}',
@@ -216,7 +216,8 @@ def test_the_latest_is_the_newest_finished_one_of_its_kind(path):
 
 def test_the_fingerprint_names_neither_machine_nor_owner():
     found = machine()
-    assert set(found) == {"system", "architecture", "processor", "cores", "memory_gib"}
+    facts = {"system", "architecture", "processor", "cores", "memory_gib", "threads", "blas", "torch_build", "gpu"}
+    assert set(found) == facts
     assert found["cores"] >= 1
     text = json.dumps(found)
     for private in (platform.node(), getpass.getuser(), os.path.expanduser("~"), os.getcwd()):
@@ -296,3 +297,36 @@ def test_without_git_there_is_no_commit(checkout, monkeypatch):
     _, source = checkout
     monkeypatch.setenv("PATH", "")
     assert source() == {"commit": None, "dirty": None}
+
+
+def test_a_newer_schema_is_told_from_a_broken_record(path):
+    path.parent.mkdir()
+    path.write_text('{"schema":99,"kind":"bench"}\n')
+    with pytest.raises(ValueError, match=r"written by a newer anyformer .*: update anyformer"):
+        read(path)
+
+
+def test_the_machine_says_what_torch_computes_with():
+    import torch
+
+    found = machine()
+    assert found["threads"] == torch.get_num_threads()
+    assert found["torch_build"] == torch.__version__
+    assert found["blas"]
+    assert found["gpu"] is None or isinstance(found["gpu"], str)
+
+
+def test_machines_are_the_same_when_all_that_both_say_is():
+    here = machine()
+    older = {fact: value for fact, value in here.items() if fact not in ("threads", "blas", "torch_build", "gpu")}
+    assert records.same_machine(here, older)
+    assert not records.same_machine(here, {**here, "cores": -1})
+
+
+def test_a_file_is_the_old_one_or_the_whole_new_one(path, monkeypatch):
+    records.write_whole(path, "old")
+    monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError("no space left on device")))
+    with pytest.raises(OSError, match="no space"):
+        records.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in path.parent.iterdir()] == [path.name]

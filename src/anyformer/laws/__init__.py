@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 from anyformer.card import did_you_mean
 from anyformer.laws import batch, causal, copies, cost, formula, limit, numbers, padding, stream, strict
-from anyformer.laws.subject import Subject, catalogued, foreign, poisoned
+from anyformer.laws.subject import Quick, Subject, catalogued, foreign, poisoned
 
-__all__ = ["LAWS", "Outcome", "Subject", "catalogued", "foreign", "judge"]
+__all__ = ["LAWS", "Outcome", "Quick", "Subject", "catalogued", "foreign", "judge"]
 
 LAWS = {
     law.__name__.rpartition(".")[2]: law

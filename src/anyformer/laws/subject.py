@@ -139,6 +139,18 @@ class Subject:
         return drawn.transpose(1, 2).to(dtype)
 
 
+class Quick(Subject):
+    """The same at two lengths, and only as it trains: a look before a measurement."""
+
+    @property
+    def lengths(self) -> list[int]:
+        return [7, self.short]
+
+    @property
+    def trainings(self) -> list[bool]:
+        return [not self.card.batch_statistics]
+
+
 def height(length: int) -> int:
     """Of the grid nearest to a square that holds so many tokens."""
     return next(h for h in range(isqrt(length), 0, -1) if length % h == 0)
@@ -152,7 +164,7 @@ def stir(module: nn.Module) -> None:
             weight.add_(torch.randn_like(weight), alpha=0.1)
 
 
-def catalogued(spec: str) -> Subject:
+def catalogued(spec: str, kind: type[Subject] = Subject) -> Subject:
     """A mechanism, in the tiny setting of its card."""
     entry, variant = find(spec)
     card = entry.card.of(variant)
@@ -161,7 +173,7 @@ def catalogued(spec: str) -> Subject:
     def make(**changes: Any) -> Mixer:
         return catalog.build(spec, **{**tiny, **changes})
 
-    return Subject(spec, card, tiny["dim"], make, options={k: v for k, v in tiny.items() if k != "dim"})
+    return kind(spec, card, tiny["dim"], make, options={k: v for k, v in tiny.items() if k != "dim"})
 
 
 def foreign(target: str, *, dim: int = 16, causal: bool = False, cross: bool = False, padding: bool = False) -> Subject:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from time import perf_counter
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -21,25 +22,38 @@ class Interval(NamedTuple):
 
 
 def rounds(
-    runs: Mapping[str, Callable[[], object]], *, seconds: float, at_least: int = 5, at_most: int = 200
+    runs: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float,
+    at_least: int = 5,
+    at_most: int = 200,
+    before: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+    most_calls: int = 1 << 20,
 ) -> dict[str, list[float]]:
     """Seconds a call of each variant, round by round; the variants take turns at being first.
 
-    As many rounds as fit into `seconds`, but not fewer than `at_least`.
+    As many rounds as fit into `seconds`, but not fewer than `at_least`. What stands in `before` runs before each
+    sample of its variant and is not timed; a sample has `most_calls` calls at most.
     """
     began = perf_counter()
     calls = {}
     for name, run in runs.items():
+        before.get(name, nothing)()
         sample(run, 1)  # warm-up: allocations, first-touch, lazy imports
-        calls[name] = max(1, math.ceil(SHORTEST / max(sample(run, 1), 1e-7)))
+        calls[name] = min(most_calls, max(1, math.ceil(SHORTEST / max(sample(run, 1), 1e-7))))
     names = list(runs)
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(at_most):
         if turn >= at_least and perf_counter() - began > seconds:
             break
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            before.get(name, nothing)()
             taken[name].append(sample(runs[name], calls[name]))
     return taken
+
+
+def nothing() -> None:
+    pass
 
 
 def sample(run: Callable[[], object], calls: int) -> float:

@@ -25,3 +25,10 @@ def seen(
     if window is not None:
         seen_NM &= ahead_NM.abs() < window
     return seen_NM if keep_BM is None else seen_NM & keep_BM[:, None, None, :]
+
+
+def pairs(queries: int, keys: int, *, causal: bool, window: int | None = None) -> int:
+    """How many pairs of a query and a key `seen` has."""
+    window = keys if window is None else window
+    positions = range(keys - queries, keys)
+    return sum(min(n + 1, window) + (0 if causal else min(keys - 1 - n, window - 1)) for n in positions)

@@ -43,6 +43,7 @@ class FeatureMap(ABC):
     """What phi is. x and its features have any leading shape and layout."""
 
     features: int
+    drawn: int = 0  # random projections of x that they are made of
     exponential: bool = False  # phi(x) = exp(u(x)) up to a factor a query, and `raw` gives u
 
     @abstractmethod
@@ -72,6 +73,11 @@ class FeatureAttention(Attention):
             sums = gather(self.phi, k[:, :, :past], v[:, :, :past], None if keep_BM is None else keep_BM[:, :past])
             k, v, keep_BM = k[:, :, past:], v[:, :, past:], None if keep_BM is None else keep_BM[:, past:]
         return scan(self.phi, q, k, v, keep_BM, sums)[0].to(v.dtype)
+
+    def least(self, queries: int, keys: int) -> float:
+        """The projections of each token, and its part in the sums and in the fraction."""
+        each = self.phi.drawn * self.head_dim + self.phi.features * (self.head_dim + 1)
+        return 2.0 * self.heads * each * (queries + keys)
 
     def hold(self, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Sums:
         nobody = k_BHMD.new_zeros(k_BHMD.shape[0], self.heads, 1, self.head_dim)

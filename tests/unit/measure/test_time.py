@@ -86,3 +86,18 @@ def test_a_geometric_mean():
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
     assert geometric_mean([0.5, 2.0]) == pytest.approx(1.0)
     assert geometric_mean([7.0]) == pytest.approx(7.0)
+
+
+def test_what_runs_before_a_sample_is_not_timed(clock):
+    taking, order = clock
+    runs, preparing = taking(a=1.0, b=2.0), taking(back=100.0)
+    taken = rounds(runs, seconds=0.0, at_least=3, before={"b": preparing["back"]})
+    assert taken == {"a": [1.0] * 3, "b": [2.0] * 3}
+    assert order.count("back") == 4  # once to warm up, and before each of three samples
+    assert all(order[n + 1] == "b" for n, name in enumerate(order) if name == "back")
+
+
+def test_a_sample_has_no_more_calls_than_allowed(clock):
+    taking, order = clock
+    rounds(taking(a=1e-5), seconds=0.0, at_least=2, most_calls=7)
+    assert len(order) == 2 + 2 * 7

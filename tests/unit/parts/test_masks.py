@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyformer.parts.masks import seen
+from anyformer.parts.masks import pairs, seen
 
 CPU = torch.device("cpu")
 
@@ -35,3 +35,11 @@ def test_padding_is_one_row_for_all_heads_and_queries():
 
 def test_the_mask_is_made_where_it_is_needed():
     assert seen(2, 3, causal=True, device=torch.device("meta")).is_meta
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 5), (3, 9), (9, 9)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 4, 20])
+def test_pairs_counts_what_seen_shows(queries, keys, causal, window):
+    shown = seen(queries, keys, causal=causal, window=window, device=torch.device("cpu"))
+    assert pairs(queries, keys, causal=causal, window=window) == shown.expand(queries, keys).sum()

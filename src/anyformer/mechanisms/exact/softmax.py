@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from anyformer.card import Card
 from anyformer.contract import Attention
-from anyformer.parts.masks import seen
+from anyformer.parts.masks import pairs, seen
 
 
 class Softmax(Attention):
@@ -27,6 +27,7 @@ class Softmax(Attention):
         state="growing",
         time=2,
         memory=1,
+        price="Nothing is approximated; its time grows with the square of the length, and a cache with every token.",
         compiles=True,
     )
 
@@ -45,3 +46,6 @@ class Softmax(Attention):
         if ordered and (queries < keys or keep_BM is not None):
             sees = seen(queries, keys, causal=True, device=q.device, keep_BM=keep_BM)
         return scaled_dot_product_attention(q, k, v, attn_mask=sees, is_causal=ordered and sees is None)
+
+    def least(self, queries: int, keys: int) -> float:
+        return 4.0 * self.heads * self.head_dim * pairs(queries, keys, causal=self.causal)  # q.k and weight.v

@@ -33,6 +33,8 @@ class Linear(FeatureAttention):
         state="constant",
         time=1,
         memory=1,
+        price="Another function than softmax, without its sharp choice of single tokens: models are trained with "
+        "it, not moved to it.",
         block=64,
     )
 

@@ -39,6 +39,8 @@ class Performer(FeatureAttention):
         state="constant",
         time=1,
         memory=1,
+        price="A random estimate of softmax: its error falls as one over the root of the features, and few "
+        "features blur.",
         block=64,
         estimator=True,
         tiny={"dim": 16, "heads": 2, "features": 12},
@@ -157,6 +159,7 @@ class Projected(FeatureMap):
     def __init__(self, features: int, W_PD: Tensor | None, scale: float) -> None:
         self.features, self.scale = features, scale
         self.W_PD = None if W_PD is None else W_PD * scale
+        self.drawn = 0 if W_PD is None else len(W_PD)
 
     def project(self, x: Tensor, out: Tensor) -> Tensor:
         if self.W_PD is None:
@@ -191,6 +194,7 @@ class Exponential(Projected):
         if W_PD is not None and signs == 2:
             W_PD = torch.cat([W_PD, -W_PD])
         super().__init__(features, W_PD, scale)
+        self.drawn //= signs
         self.normed = normed
 
     def raw(self, x: Tensor, out: Tensor, room: Room, *, query: bool) -> None:

@@ -30,6 +30,7 @@ from torch.nn.functional import linear, pad
 
 from anyformer.card import Card, able
 from anyformer.contract import Mixer, check_tokens, require_bool, require_positive, without_padding
+from anyformer.parts.masks import pairs
 from anyformer.parts.precision import precise, without_autocast
 
 Scope = Literal["global", "local"]
@@ -53,6 +54,8 @@ class LambdaLayer(Mixer):
         state="none",
         time=2,
         memory=1,
+        price="Another function than softmax, with learned positions for a fixed length or window, and batch "
+        "statistics in training.",
         block=16,
         batch_statistics=True,
         order=True,
@@ -231,6 +234,19 @@ class LambdaLayer(Mixer):
                 "LambdaLayer in two dimensions takes no context, since a grid says nothing of another sequence's "
                 f"positions; these take one: {able(lambda card: card.cross)}"
             )
+
+    def least(self, queries: int, keys: int) -> float:
+        """q, k and v; the content lambda; each head's query through it; and the positions, in the cheaper order."""
+        heads, depth, intra, wide = self.heads, self.depths[0] // self.heads, self.parts[1], self.dim // self.heads
+        rows, columns = self.grid or (1, keys)
+        across, down = (
+            pairs(min(queries, n), n, causal=self.causal, window=min(n, reach + 1))
+            for n, reach in ((columns, self.left), (rows, self.up))
+        )
+        met = across * (down if self.grid else 1)
+        projected = queries * self.depths[0] + keys * sum(self.depths[1:])
+        content = keys * intra * depth * wide + queries * heads * depth * wide
+        return 2.0 * (self.dim * projected + content + met * intra * min(heads * (depth + wide), depth * wide))
 
     def extra_repr(self) -> str:
         used = {"max_length": self.max_length, "grid": self.grid, "window": self.window}

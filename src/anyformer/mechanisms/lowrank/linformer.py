@@ -42,6 +42,8 @@ class Linformer(Attention):
         state="none",
         time=1,
         memory=1,
+        price="Tied to a maximum length and never causal: keys and values are mixed down to a fixed number by "
+        "learned weights.",
         order=True,
         compiles=True,
         tiny={"dim": 16, "heads": 2, "rank": 7, "max_length": 80},
@@ -117,6 +119,12 @@ class Linformer(Attention):
         if keys == self.max_length:  # the gradient of a slice is one more copy
             return self.E, F
         return self.E[..., :keys], F[..., :keys]
+
+    def least(self, queries: int, keys: int) -> float:
+        return 4.0 * self.heads * self.head_dim * self.rank * (keys + queries)  # E k and F v; q.k and weight.v
+
+    def projected(self, keys: int) -> int:
+        return keys if self.sharing == "none" else min(keys, self.rank)
 
     def extra_repr(self) -> str:
         return f"rank={self.rank}, max_length={self.max_length}, sharing={self.sharing}"

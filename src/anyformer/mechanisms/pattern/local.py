@@ -19,7 +19,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from anyformer.card import Card
 from anyformer.contract import Attention, require_positive
-from anyformer.parts.masks import seen
+from anyformer.parts.masks import pairs, seen
 from anyformer.parts.precision import precise, precision, without_autocast
 from anyformer.parts.room import Room
 
@@ -39,6 +39,8 @@ class Local(Attention):
         state="constant",
         time=1,
         memory=1,
+        price="Exact within its window and blind beyond it: what is further away is reached through several layers "
+        "only.",
         block=64,
         order=True,
         tiny={"dim": 16, "heads": 2, "window": 5},
@@ -60,6 +62,10 @@ class Local(Attention):
     def attend(self, q_BHND: Tensor, k_BHMD: Tensor, v_BHME: Tensor, keep_BM: Tensor | None = None) -> Tensor:
         q, k, v = self.checked(q_BHND, k_BHMD, v_BHME, keep_BM)
         return Band.apply(q, k, v, keep_BM, self.window, self.causal)
+
+    def least(self, queries: int, keys: int) -> float:
+        met = pairs(queries, keys, causal=self.causal, window=self.window)
+        return 4.0 * self.heads * self.head_dim * met  # q.k and weight.v
 
 
 class Step(NamedTuple):
