@@ -33,10 +33,10 @@ laws: .venv/.core ## judge every mechanism by the laws: the capability table
 bench: .venv/.dev ## time every mechanism against its peers on this machine
 	$(BIN)/python bench/mechanisms.py
 
-crossover: .venv/.core ## find out from which length on each mechanism pays on this machine
-	$(BIN)/python bench/crossover.py
+crossover: .venv/.report ## find out from which length on each mechanism pays on this machine
+	$(BIN)/anyformer crossover
 
-docs: .venv/.core ## bring the generated documentation up to date: tables of README.md, docs/mechanisms.md, docs/bench.md
+docs: .venv/.report ## bring the generated documentation up to date: tables of README.md, docs/mechanisms.md, docs/bench.md
 	$(BIN)/python tools/docs.py
 
 .venv/.core: pyproject.toml constraints.txt
@@ -47,6 +47,11 @@ docs: .venv/.core ## bring the generated documentation up to date: tables of REA
 	@echo "Installing anyformer and torch into .venv (minutes, the first time) ..."
 	$(call install,hatchling editables)
 	$(call install,--no-build-isolation --editable .)
+	@touch $@
+
+.venv/.report: .venv/.core
+	@echo "Installing what draws the page into .venv ..."
+	$(call install,--no-build-isolation --editable '.[report]')
 	@touch $@
 
 .venv/.dev: .venv/.core

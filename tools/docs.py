@@ -1,35 +1,51 @@
 """Write the generated parts of the documentation, or check with --check that they are up to date.
 
 The tables of README.md stand between `<!-- generated: NAME -->` and `<!-- end -->`; docs/mechanisms.md and
-docs/bench.md are generated whole. The sources are the cards, read without torch, and records/bench.jsonl.
+docs/bench.md are generated whole, and docs/crossover.svg is its picture. The sources are the cards, read without torch,
+and records/*.jsonl.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from anyformer import cli
 from anyformer.card import entries
 from anyformer.records import read
-from anyformer.reports import bench, cards
+from anyformer.reports import bench, cards, crossings, figures
 from anyformer.reports.markdown import code, table
 
 ROOT = Path(__file__).parent.parent
-RECORDS = Path("records/bench.jsonl")
+RECORDS = Path("records")
 
 
 def texts(root: Path) -> dict[Path, str]:
     """What each file should hold."""
     found = entries()
-    record = bench.newest(read(root / RECORDS) if (root / RECORDS).exists() else [])
-    parts = {"capabilities": cards.capabilities(found), "speed": bench.summary(record), "verbs": verbs()}
+    record = bench.newest(records(root, "bench"))
+    crossing, before = crossings.newest(records(root, "crossover"))
+    parts = {
+        "capabilities": cards.capabilities(found),
+        "speed": bench.summary(record),
+        "verbs": verbs(),
+        "crossover": crossings.summary(crossing, before),
+    }
     readme = root / "README.md"
-    return {
+    wanted = {
         readme: filled(readme.read_text(encoding="utf-8"), parts),
         root / "docs" / "mechanisms.md": cards.page(found),
         root / "docs" / "bench.md": bench.page(record),
     }
+    if crossing is not None:
+        wanted[root / "docs" / "crossover.svg"] = figures.crossing(crossing)
+    return wanted
+
+
+def records(root: Path, kind: str) -> list[dict[str, Any]]:
+    path = root / RECORDS / f"{kind}.jsonl"
+    return read(path) if path.exists() else []
 
 
 def verbs() -> str:

@@ -63,7 +63,8 @@ def command_line(argv: Sequence[str]) -> argparse.ArgumentParser:
         if name == chosen:
             verb = importlib.import_module(f"anyformer.cli.{name}")
             verb.arguments(parser_of_verb)
-            parser_of_verb.add_argument("--json", action="store_true", help="print JSON")
+            if "--json" not in parser_of_verb._option_string_actions:  # a verb may have one that takes a file too
+                parser_of_verb.add_argument("--json", action="store_true", help="print JSON")
             parser_of_verb.set_defaults(run=verb.run)
     return parser
 

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 DASH = "\N{EN DASH}"
@@ -45,6 +46,32 @@ def can_draw(characters: str) -> bool:
 def yes_no(value: bool) -> str:
     yes, no = ("✓", DASH) if can_draw("✓" + DASH) else ("yes", "-")
     return yes if value else no
+
+
+class Progress:
+    """What is going on, on stderr: one line that changes on a terminal, else a line every few seconds."""
+
+    def __init__(self, *, quiet: bool, every: float = 2.0) -> None:
+        self.terminal, self.every, self.last = sys.stderr.isatty(), every, 0.0
+        self.silent = quiet and not self.terminal
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def tell(self, text: str, left: float | None = None) -> None:
+        """`left`: seconds until the end, where they are known."""
+        if left is not None:
+            text += f", {max(0, round(left))} s left"
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        elif not self.silent and monotonic() - self.last >= self.every:
+            self.last = monotonic()
+            print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

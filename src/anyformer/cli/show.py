@@ -1,16 +1,15 @@
 """One mechanism: its idea, paper, formula, options, and the attention matrix that it amounts to."""
 
 import argparse
-import ast
 import inspect
 from dataclasses import asdict
 from typing import Any
 
 from anyformer.card import Card, Entry, find
+from anyformer.cli._arguments import option
+from anyformer.cli._example import Matrix, example_options, matrix
 from anyformer.cli._terminal import can_draw, show, show_json
 from anyformer.reports.cards import keywords, read_docstring, remarks, streams
-
-Matrix = list[list[float]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     if args.tokens is not None and args.tokens < 1:
         raise ValueError(f"--tokens must be at least 1, not {args.tokens}")
     options = example_options(card, entry.card.variants.get(variant or "", {}), args.tokens)
-    options |= dict(option(text) for text in args.set)
+    options |= dict(option(text, ("causal", "heads", "head_dim")) for text in args.set)
     tokens = args.tokens or min(20, options.get("max_length", 20))
     matrices = {
         "causal" if causal else "not causal": matrix(args.mechanism, causal, tokens, options)
@@ -55,45 +54,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(*page(entry, about))
     return 0
-
-
-# The example
-
-
-def option(text: str) -> tuple[str, Any]:
-    name, given, value = text.partition("=")
-    if not given or not name.isidentifier():
-        raise ValueError(f"--set takes NAME=VALUE, not {text!r}")
-    if name in ("causal", "heads", "head_dim"):
-        raise ValueError(f"--set takes the core's own options; {name} is the example's")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value  # a bare word is a string
-
-
-def example_options(card: Card, chosen: dict[str, Any], tokens: int | None) -> dict[str, Any]:
-    """The card's tiny setting, without what the variant sets and with room for the tokens."""
-    around = {"dim", "heads", "head_dim", "causal", "key_heads", "bias"}
-    options = {name: value for name, value in card.tiny.items() if name not in around | set(chosen)}
-    if tokens and "max_length" in options:
-        options["max_length"] = max(tokens, options["max_length"])
-    return options
-
-
-def matrix(spec: str, causal: bool, tokens: int, options: dict[str, Any]) -> Matrix:
-    """What each query (row) takes of each key's value: attention to the identity gives the weights themselves."""
-    import torch
-
-    from anyformer.catalog import core
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        attention = core(spec, heads=2, head_dim=8, causal=causal, **options).double().eval()
-        q, k = torch.randn(2, 1, 2, tokens, 8, dtype=torch.float64)
-        identity = torch.eye(tokens, dtype=torch.float64).expand(1, 2, tokens, tokens)
-        weights: Matrix = attention.attend(q, k, identity)[0, 0].tolist()
-    return weights
 
 
 # The facts
