@@ -61,11 +61,12 @@ def referee(what: Row, budget: float, seed: int, record: Row, earlier: Row | Non
         record["results"] += [{"mechanism": name, "skipped": why} for name, why in idle.items()]
         if not fields:
             return
-        world = Live(sizes, machine, progress.tell)
+        world, before = Live(sizes, machine, progress.tell), list[str]()
         if earlier is not None:
             record["repeats"], record["resumed"] = earlier["repeats"], earlier["started"]
             world.floors = next((row["floors"] for row in earlier["results"] if "floors" in row), {})
-        referee = Referee(fields, record["repeats"])
+            before = next((row["disturbed"] for row in earlier["results"] if "disturbed" in row), [])
+        referee = Referee(fields, record["repeats"], before)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -73,6 +74,7 @@ def referee(what: Row, budget: float, seed: int, record: Row, earlier: Row | Non
         finally:
             floors = {(cell, name): least for cell, by_name in world.floors.items() for name, least in by_name.items()}
             record["results"] += [*referee.rows(floors, claimed), *pictures(names), {"floors": world.floors}]
+            record["results"].append({"disturbed": referee.disturbed})
             if world.high_water:
                 record["results"].append({"high_water": world.high_water})
 

@@ -112,6 +112,8 @@ def request(args: argparse.Namespace) -> Row:
     if modes == ["decode"] and args.causal is False:
         raise ValueError("decoding is causal: leave --no-causal out")
     require_device(args.device)
+    import torch
+
     from anyformer.cli._referee import defaults
 
     return {
@@ -124,7 +126,7 @@ def request(args: argparse.Namespace) -> Row:
         **{name: getattr(args, name) for name in ("batch", "heads", "head_dim")},
         "dtype": listed("--dtype", args.dtype, DTYPES)[0],
         "device": args.device,
-        "threads": args.threads,
+        "threads": args.threads or torch.get_num_threads(),
         "set": options(args.set),
         "compile": args.compile,
     }

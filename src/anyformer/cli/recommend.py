@@ -102,7 +102,7 @@ def measure(args: argparse.Namespace, names: list[str], mode: str, causal: bool,
         "head_dim": args.head_dim,
         "dtype": "float32",
         "device": "cpu",
-        "threads": None,
+        "threads": machine()["threads"],
         "set": {},
         "compile": False,
     }

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
+import torch
+
 from anyformer.measure.contenders import Contender, Sizes, contender, floor
 from anyformer.measure.floor import Limits
+from anyformer.measure.load import disturbed, others, reading
 from anyformer.measure.memory import high_water_bytes
 from anyformer.measure.referee import Cell
 from anyformer.measure.time import SHORTEST, rounds, sample
@@ -20,6 +23,7 @@ class Live:
         self.sizes, self.limits, self.tell = sizes, limits, tell
         self.floors: dict[str, dict[str, float]] = {}
         self.high_water: dict[str, dict[str, int]] = {}
+        self.disturbed = False
         self.built: tuple[Cell, dict[str, Contender]] | None = None
 
     def clock(self) -> float:
@@ -49,13 +53,15 @@ class Live:
         entrants = {name: self.contender(cell, name) for name in names}
         title = cell.field.cell(cell.length)
         if cell.field.memory:
+            self.disturbed = False
             taken = {name: [float(max(1, entrant.held()))] for name, entrant in entrants.items()}
             if cell.field.mode != "decode memory":
                 self.check_memory(title, entrants, taken)
             return taken
         least = {name: floor(entrant, self.limits) for name, entrant in entrants.items()}
         self.floors[title] = {name: value for name, value in least.items() if value}
-        return rounds(
+        before = reading()
+        taken = rounds(
             {name: entrant.run for name, entrant in entrants.items()},
             seconds=seconds,
             at_least=at_least,
@@ -63,6 +69,8 @@ class Live:
             before={name: entrant.before for name, entrant in entrants.items() if entrant.before},
             most_calls=max(8, cell.length // 16) if cell.field.mode == "decode" else 1 << 20,
         )
+        self.disturbed = disturbed(others(before, reading()), torch.get_num_threads())
+        return taken
 
     def check_memory(self, title: str, entrants: dict[str, Contender], taken: dict[str, list[float]]) -> None:
         """The same peaks as the process itself sees them, where they are large enough to show."""

@@ -18,6 +18,7 @@ Repeats = dict[str, dict[str, list[float]]]  # a cell -> each contender's rounds
 GRID_SHARE = 0.65  # of the budget at most, so that something remains for refinement
 SHORT_OF_TIME = "no time left"
 SPARE = 6  # calls beyond the rounds: four that warm up, a round that was begun in time, and the machine's moods
+TRIES = 3  # of a length at which somebody else was using the machine
 OTHER_MODE = 3  # times that a call takes in another mode, when nothing else is known
 OLD_LENGTHS = 4  # the student study extrapolated from so many
 
@@ -55,6 +56,8 @@ class Cell(NamedTuple):
 class Measuring(Protocol):
     """What the scheduler needs of the world; a test gives it a fake one with a clock of its own."""
 
+    disturbed: bool  # whether somebody else used the machine during the last measurement
+
     def probe(self, cell: Cell, name: str) -> float:
         """Seconds of one call, once it is warm."""
 
@@ -69,9 +72,10 @@ class Measuring(Protocol):
 class Referee:
     """The measurements so far, and why some are missing."""
 
-    def __init__(self, fields: Sequence[Field], repeats: Repeats | None = None) -> None:
+    def __init__(self, fields: Sequence[Field], repeats: Repeats | None = None, disturbed: Iterable[str] = ()) -> None:
         self.fields = fields
         self.repeats: Repeats = {} if repeats is None else repeats
+        self.disturbed = list(disturbed)  # keys of repeats that say nothing: the machine was not ours
         self.left_out: dict[tuple[str, str], dict[int, str]] = {}  # field's title, name -> length -> why
         self.too_slow: set[tuple[str, str]] = set()
         self.probed: dict[tuple[str, str], dict[int, float]] = {}  # field's title, name -> length -> seconds
@@ -90,11 +94,17 @@ class Referee:
             self.grid_cell(world, cell, share, end)
         while (needed := self.next_refinement(end - world.clock())) is not None:
             world.tell(f"{needed.field.title}, {needed.length} tokens: closing in", end - world.clock())
-            rounds = 1 if needed.field.memory else crossing.REFINED
-            title, nth = needed.field.cell(needed.length), 1
-            while (key := title if nth == 1 else f"{title} ({nth})") in self.repeats:
-                nth += 1
-            self.repeats[key] = world.measure(needed, self.entrants(needed), 0.0, rounds)
+            again = 1 if needed.field.memory else crossing.REFINED
+            self.measure(world, needed, self.entrants(needed), 0.0, again)
+
+    def measure(self, world: Measuring, cell: Cell, names: Sequence[str], seconds: float, at_least: int) -> None:
+        """Keep the rounds under the cell's name, or that and (2) when it is there already."""
+        title, nth = cell.field.cell(cell.length), 1
+        while (key := title if nth == 1 else f"{title} ({nth})") in self.repeats:
+            nth += 1
+        self.repeats[key] = world.measure(cell, names, seconds, at_least)
+        if world.disturbed:
+            self.disturbed.append(key)
 
     def entrants(self, cell: Cell) -> list[str]:
         return [*cell.field.baselines, *cell.names]
@@ -134,7 +144,7 @@ class Referee:
             return
         world.tell(f"{cell.field.title}, {cell.length} tokens", end - world.clock())
         share = min(share, end - world.clock() - 2 * sum(costs[name] for name in taking))
-        self.repeats[cell.field.cell(cell.length)] = world.measure(cell, taking, share, rounds)
+        self.measure(world, cell, taking, share, rounds)
 
     def leave_out(self, cell: Cell, name: str, why: str) -> None:
         """Who is too slow at one length is left out at the longer ones too, so that no verdict has gaps."""
@@ -148,8 +158,7 @@ class Referee:
             return None
         guesses = []
         for field in [cell.field, *self.fields]:
-            measured = {} if field.memory else {n: median(t) for n, t in self.by_length(field, name).items()}
-            known = {**self.probed.get((field.title, name), {}), **measured}
+            known = {} if field.memory else self.costs(field, name)
             last = max((length for length in known if length <= cell.length), default=None)
             if last is not None:
                 other = 1 if field.mode == cell.field.mode else OTHER_MODE
@@ -158,19 +167,34 @@ class Referee:
                     break
         return max(guesses, default=None)
 
-    def together(self, field: Field, name: str, *others: str) -> dict[int, list[dict[str, list[float]]]]:
-        """By length, the rounds in which all of these took part."""
-        found: dict[int, list[dict[str, list[float]]]] = {}
-        for cell, taken in self.repeats.items():
-            title, _, length = cell.rpartition(", ")
-            if title == field.title and {name, *others} <= taken.keys():
-                found.setdefault(int(length.split()[0]), []).append(taken)  # "512 (2)" is there when asked twice
+    def costs(self, field: Field, name: str) -> dict[int, float]:
+        """Seconds of a call by length: from undisturbed rounds, else as first tried."""
+        rounds = self.by_length(field, name)
+        told = {n for n, keys in self.together(field, name).items() if any(key not in self.disturbed for key in keys)}
+        return {**self.probed.get((field.title, name), {}), **{n: median(rounds[n]) for n in told}}
+
+    def together(self, field: Field, *names: str) -> dict[int, list[str]]:
+        """By length, the keys of the rounds in which all of these took part."""
+        found: dict[int, list[str]] = {}
+        for key, taken in self.repeats.items():
+            title, _, length = key.rpartition(", ")
+            if title == field.title and taken.keys() >= set(names):
+                found.setdefault(int(length.split()[0]), []).append(key)  # "512 (2)" is there when measured twice
         return dict(sorted(found.items()))
 
     def by_length(self, field: Field, name: str, *others: str) -> dict[int, list[float]]:
-        return {
-            n: [t for taken in cells for t in taken[name]] for n, cells in self.together(field, name, *others).items()
-        }
+        """The rounds of a mechanism in which the others took part: the undisturbed ones, or all if there are none."""
+        found = {}
+        for length, keys in self.together(field, name, *others).items():
+            good = [key for key in keys if key not in self.disturbed]
+            found[length] = [value for key in good or keys for value in self.repeats[key][name]]
+        return found
+
+    def clean(self, field: Field, name: str, against: str) -> dict[int, list[float]]:
+        """The ratios that nobody disturbed."""
+        lengths = self.together(field, name, against)
+        told = {n for n, keys in lengths.items() if any(key not in self.disturbed for key in keys)}
+        return {n: values for n, values in self.ratios(field, name, against).items() if n in told}
 
     # Refinement
 
@@ -179,9 +203,11 @@ class Referee:
         wanted: dict[tuple[Field, int], list[str]] = {}
         for field in self.fields:
             for name in field.names:
-                ratios = self.ratios(field, name, field.baselines[0])
-                length = crossing.next_length(ratios, ()) if ratios else None
-                if length is not None:
+                ratios = self.clean(field, name, field.baselines[0])
+                tries = {n: len(keys) for n, keys in self.together(field, name, field.baselines[0]).items()}
+                again = [n for n, tried in tries.items() if n not in ratios and tried < TRIES]
+                length = again[0] if again else crossing.next_length(ratios, ()) if ratios else None
+                if length is not None and tries.get(length, 0) < TRIES:
                     wanted.setdefault((field, length), []).append(name)
         cells = [Cell(field, length, tuple(names)) for (field, length), names in wanted.items()]
         for cell in sorted(cells, key=self.cost):
@@ -197,9 +223,9 @@ class Referee:
         return (crossing.REFINED + SPARE) * max(each, 0.01)
 
     def interpolated(self, field: Field, name: str, length: int) -> float:
-        known = self.by_length(field, name)
+        known = self.costs(field, name)
         longer = min((n for n in known if n >= length), default=max(known, default=length))
-        return median(known[longer]) if longer in known else 0.0
+        return known.get(longer, 0.0)
 
     def ratios(self, field: Field, name: str, against: str) -> dict[int, list[float]]:
         ours, theirs = self.by_length(field, name, against), self.by_length(field, against, name)
@@ -231,7 +257,7 @@ class Referee:
         if not ratios and not left_out:
             return None
         ours, theirs = self.by_length(field, name, against), self.by_length(field, against, name)
-        lengths = list(ratios)
+        lengths, clean = list(ratios), self.clean(field, name, against)
         over = [floors.get((field.cell(n), name)) for n in lengths]
         return {
             "mechanism": name,
@@ -246,23 +272,28 @@ class Referee:
                 "mechanism": [interval(ours[n])._asdict() for n in lengths],
                 "against": [interval(theirs[n])._asdict() for n in lengths],
             },
-            "status": ["inconclusive" if crossing.too_noisy(ratios[n]) else "measured" for n in lengths],
+            "status": [
+                "inconclusive" if n not in clean or crossing.too_noisy(ratios[n]) else "measured" for n in lengths
+            ],
             "over_floor": [
                 interval([t / least for t in ours[n]])._asdict() if least else None
                 for n, least in zip(lengths, over, strict=True)
             ],
-            "exponent": exponent(ours),
-            "against_exponent": exponent(theirs),
+            "exponent": exponent({n: ours[n] for n in clean}),
+            "against_exponent": exponent({n: theirs[n] for n in clean}),
             "claimed_exponent": claims(name, field.mode),
             "against_claimed_exponent": claims(against, field.mode),
-            "crossover": crossing.crossover(ratios)._asdict() if ratios else nothing_measured(),
-            "extrapolated": extrapolated(field.lengths, theirs, ours) if not field.memory else None,
+            "crossover": verdict(clean, lengths),
+            "extrapolated": extrapolated([n for n in field.lengths if n in clean], theirs, ours, field.memory),
             "left_out": [{"length": n, "why": why} for n, why in sorted(left_out.items())],
         }
 
 
-def nothing_measured() -> Row:
-    return {"kind": "inconclusive", "length": None, "low": None, "high": None, "up_to": 0}
+def verdict(clean: Mapping[int, Sequence[float]], lengths: Sequence[int]) -> Row:
+    """Of the undisturbed lengths, if the longest measured is one of them: what stays ahead must be ahead there."""
+    if lengths and lengths[-1] in clean:
+        return crossing.crossover(clean)._asdict()
+    return {"kind": "inconclusive", "length": None, "low": None, "high": None, "up_to": lengths[-1] if lengths else 0}
 
 
 def exponent(rounds: Mapping[int, Sequence[float]]) -> Row | None:
@@ -271,11 +302,11 @@ def exponent(rounds: Mapping[int, Sequence[float]]) -> Row | None:
 
 
 def extrapolated(
-    grid: Sequence[int], theirs: Mapping[int, Sequence[float]], ours: Mapping[int, Sequence[float]]
+    lengths: Sequence[int], theirs: Mapping[int, Sequence[float]], ours: Mapping[int, Sequence[float]], memory: bool
 ) -> Row | None:
-    """What the regression of the student study would have said from the shortest lengths."""
-    lengths = [n for n in grid if n in ours and n in theirs][:OLD_LENGTHS]
-    if len(lengths) < OLD_LENGTHS:
+    """What the regression of the student study would have said from the shortest lengths; it was about time."""
+    lengths = lengths[:OLD_LENGTHS]
+    if memory or len(lengths) < OLD_LENGTHS:
         return None
     found = scaling.old_method(lengths, [median(theirs[n]) for n in lengths], [median(ours[n]) for n in lengths])
     return {"length": found, "from": lengths}

@@ -65,17 +65,27 @@ def words(row: Row | None) -> str:
 
 
 def agreement(one: Row, other: Row) -> str:
-    """Whether two runs say the same within their intervals."""
-    pairs = [(row, series(other)[key]) for key, row in series(one).items() if key in series(other)]
-    apart = [
-        plain(f"{a['mechanism']}, {a['mode']}, {'causal' if a['causal'] else 'full'}: {words(a)} and {words(b)}")
-        for a, b in pairs
-        if not alike(a["crossover"], b["crossover"])
+    """Whether two runs say the same within their intervals, where both say something."""
+    pairs = [
+        (row["crossover"], series(other)[key]["crossover"], key)
+        for key, row in series(one).items()
+        if key in series(other)
     ]
-    within = f"in {len(pairs) - len(apart)} of {len(pairs)} cells" + (
-        f"; apart are {'; '.join(apart)}" if apart else ""
+    decided = [(a, b, key) for a, b, key in pairs if "inconclusive" not in (a["kind"], b["kind"])]
+    apart = [
+        plain(
+            f"{name}, {mode}, {'causal' if causal else 'full'}: {words({'crossover': a})} and {words({'crossover': b})}"
+        )
+        for a, b, (name, _, mode, causal) in decided
+        if not alike(a, b)
+    ]
+    said = (
+        f"The run before this one, of {one['started']}, agrees with it within the intervals in "
+        f"{len(decided) - len(apart)} of the {len(decided)} cells that both decide"
     )
-    return f"The run before this one, of {one['started']}, agrees with it within the intervals {within}."
+    undecided = len(pairs) - len(decided)
+    left = f" {undecided} more {'is' if undecided == 1 else 'are'} too noisy in one of them." if undecided else ""
+    return said + (f"; apart are {'; '.join(apart)}" if apart else "") + "." + left
 
 
 def alike(one: Row, other: Row) -> bool:

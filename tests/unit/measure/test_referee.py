@@ -14,6 +14,8 @@ WARM_UP = 2  # calls of each before the rounds, as on a real machine
 class Machine:
     """Costs by law, a little noise, and a clock that only work moves."""
 
+    disturbed = False
+
     def __init__(self, costs, noise=0.02, seed=0, refuses=(), interrupt_after=None):
         self.costs, self.noise, self.drawn, self.refuses = costs, noise, random.Random(seed), refuses
         self.now, self.said, self.measured, self.interrupt_after = 0.0, [], [], interrupt_after
@@ -272,3 +274,43 @@ def test_a_plan_has_every_field_that_somebody_can_take():
 
 def test_enough_rounds_for_an_interval():
     assert crossing.REFINED >= crossing.ROUNDS >= 5
+
+
+class Shared(Machine):
+    """Somebody else uses it at some lengths, the first few times, and our threads wait for theirs."""
+
+    def __init__(self, costs, lengths, times):
+        super().__init__(costs)
+        self.lengths, self.times = lengths, times
+
+    def measure(self, cell, names, seconds, at_least):
+        taken = super().measure(cell, names, seconds, at_least)
+        tried = [length for _, length, _ in self.measured].count(cell.length)
+        self.disturbed = cell.length in self.lengths and tried <= self.times
+        return {name: [99.0] * len(values) for name, values in taken.items()} if self.disturbed else taken
+
+
+def test_what_was_disturbed_is_measured_again():
+    machine = Shared({"softmax": quadratic, "linear": crossing_at(700)}, {128, 4096}, times=2)
+    referee = Referee([field("linear")])
+    referee.run(machine, 600.0)
+    row = rows(referee)["linear", "forward"]
+    assert [length for _, length, _ in machine.measured].count(4096) == 3
+    assert set(row["status"]) == {"measured"}
+    assert row["crossover"]["kind"] == "measured"
+    assert row["crossover"]["length"] == pytest.approx(700, rel=0.1)
+    assert max(value["high"] for value in row["values"]["mechanism"]) < 99  # disturbed rounds are kept, not counted
+    assert referee.disturbed == [f"forward, full, op, {n}" for n in ("128", "4096", "128 (2)", "4096 (2)")]
+
+
+def test_what_stays_disturbed_says_nothing():
+    machine = Shared({"softmax": quadratic, "linear": crossing_at(700)}, {512, 4096}, times=99)
+    referee = Referee([field("linear")])
+    referee.run(machine, 600.0)
+    row = rows(referee)["linear", "forward"]
+    status = dict(zip(row["lengths"], row["status"], strict=True))
+    assert status[512] == status[4096] == "inconclusive"
+    assert status[1024] == "measured"
+    assert row["crossover"]["kind"] == "inconclusive"
+    again = Referee([field("linear")], referee.repeats, referee.disturbed)
+    assert rows(again) == rows(referee)

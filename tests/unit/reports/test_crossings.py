@@ -57,9 +57,9 @@ def test_two_runs_agree_when_their_intervals_meet():
         row("linear", "forward", False, length=350, low=320, high=400), row("local", "forward", False, "none")
     )
     far = record(row("linear", "forward", False, length=500, low=450, high=550), row("local", "forward", False))
-    assert agreement(one, near).endswith("in 2 of 2 cells.")
+    assert agreement(one, near).endswith("in 2 of the 2 cells that both decide.")
     said = agreement(one, far)
-    assert "in 0 of 2 cells; apart are linear, forward, full: 300 (280 to 330) and 500 (450 to 550); local" in said
+    assert "in 0 of the 2 cells that both decide; apart are linear, forward, full: 300 (280 to 330) and 500" in said
 
 
 def test_the_newest_run_and_the_one_alike_before_it():
@@ -69,3 +69,9 @@ def test_the_newest_run_and_the_one_alike_before_it():
     assert newest([first, other]) == (other, None)
     assert newest([unfinished]) == (None, None)
     assert summary(None, None) == NONE
+
+
+def test_what_one_run_cannot_tell_is_neither_agreement_nor_the_opposite():
+    one = record(row("linear", "forward", False), row("local", "forward", False, "inconclusive"))
+    said = agreement(one, record(row("linear", "forward", False), row("local", "forward", False)))
+    assert said.endswith("in 1 of the 1 cells that both decide. 1 more is too noisy in one of them.")
