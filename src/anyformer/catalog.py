@@ -31,7 +31,7 @@ def build(spec: str, *, dim: int, **options: Any) -> Mixer:
     kind = mechanism(spec)
     require_positive(dim=dim)
     if not issubclass(kind, Attention):
-        return kind(**resolved(spec, kind, {"dim": dim, **options}))
+        return carded(spec, kind(**resolved(spec, kind, {"dim": dim, **options})))
     around = {name: options.pop(name) for name in ("key_heads", "bias") if name in options}
     options.setdefault("heads", 8)
     if options.get("head_dim") is None:
@@ -42,7 +42,14 @@ def build(spec: str, *, dim: int, **options: Any) -> Mixer:
             )
         options["head_dim"] = dim // options["heads"]
     attention = kind(**resolved(spec, kind, options, also=("dim", "key_heads", "bias")))
-    return AttentionLayer(attention, dim=dim, **around)
+    return carded(spec, AttentionLayer(attention, dim=dim, **around))
+
+
+def carded(spec: str, made: Mixer) -> Mixer:
+    """With the facts of its own variant."""
+    entry, variant = find(spec)
+    made.card = entry.card.of(variant)
+    return made
 
 
 def core(spec: str, *, heads: int, head_dim: int, **options: Any) -> Attention:

@@ -1,0 +1,1 @@
+"""One file = one question: claims, trials, verdicts."""

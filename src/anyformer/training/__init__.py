@@ -1,0 +1,1 @@
+"""One loop for every task, with checkpoints, on one process or several."""
