@@ -16,7 +16,7 @@ from anyformer.records import read, recording, write_whole
 Row = dict[str, Any]
 
 MODES = ("forward", "train", "decode", "memory")
-LEVELS = ("op", "layer")
+LEVELS = ("op", "layer", "model")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 LENGTHS = "128:4096"
 LONGEST = 1 << 20
@@ -34,7 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"doubling from A to B, or a list: 100,300 (default {LENGTHS})",
     )
     add("--mode", default="forward,train", metavar="M,M", help=f"of {', '.join(MODES)} (default forward,train)")
-    add("--level", metavar="L,L", help="op (q, k and v in) or layer (with projections); default: op where there is one")
+    add(
+        "--level",
+        metavar="L,L",
+        help="op (q, k, v in), layer (with projections), model (two blocks); default: op where there is one",
+    )
     add("--causal", action=argparse.BooleanOptionalAction, help="only in causal order, or only not (default: both)")
     add("--batch", type=int, default=1)
     add("--heads", type=int, default=4)
@@ -244,7 +248,7 @@ def report(record: Row) -> list[Any]:
 
 
 def named(row: Row, against: str) -> str:
-    level = " (layer)" if row["level"] == "layer" else ""
+    level = "" if row["level"] == "op" else f" ({row['level']})"
     return row["mechanism"] + level + (f"\nagainst {row['against']}" if row["against"] != against else "")
 
 

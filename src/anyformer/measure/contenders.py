@@ -1,6 +1,7 @@
 """Who is measured: a mechanism at one level, in one order and mode, at one length, ready to be called."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 from math import isqrt
 from typing import Any, Literal, NamedTuple, get_args
@@ -13,10 +14,12 @@ from anyformer.catalog import build, core, mechanism
 from anyformer.contract import Cache
 from anyformer.measure.floor import Limits, moved_bytes
 from anyformer.measure.memory import peak_bytes
+from anyformer.models.transformer import Decoder, Encoder
 
-Level = Literal["op", "layer"]
+Level = Literal["op", "layer", "model"]
 Mode = Literal["forward", "train", "decode"]
 LEVELS, MODES = get_args(Level), get_args(Mode)
+LAYERS = 2  # of a model; more would take longer and change no ratio
 COMPILED, UNCACHED, AGAIN = ", compiled", ", nothing cached", ", again"  # after a mechanism's name
 
 
@@ -84,7 +87,10 @@ def made(name: str, level: str, causal: bool, length: int, sizes: Sizes) -> nn.M
         options.setdefault("heads", sizes.heads)
     if card.slot == "attention":
         options["head_dim"] = sizes.head_dim
-    return build(spec(name), dim=sizes.heads * sizes.head_dim, causal=causal, **options)
+    dim = sizes.heads * sizes.head_dim
+    if level == "layer":
+        return build(spec(name), dim=dim, causal=causal, **options)
+    return (Decoder if causal else Encoder)(partial(build, spec(name), **options), dim=dim, layers=LAYERS)
 
 
 def height(length: int) -> int:
@@ -99,7 +105,7 @@ def inputs(level: str, length: int, sizes: Sizes) -> tuple[Tensor, ...]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(sizes.batch, length, *shape, generator=drawn).to(sizes.device, sizes.dtype)
 
-    if level == "layer":
+    if level != "op":
         return (normal(sizes.heads * sizes.head_dim),)
     return tuple(normal(sizes.heads, sizes.head_dim).transpose(1, 2) for _ in range(3))
 
@@ -117,7 +123,7 @@ def contender(name: str, level: str, mode: str, causal: bool, length: int, sizes
     forward: Callable[..., Tensor] = module.attend if level == "op" else module
     if name.endswith(COMPILED):
         forward = torch.compile(forward, dynamic=False)
-    operations = sizes.batch * module.least(length, length)
+    operations = sizes.batch * least(module, length)
     moved = moved_bytes(*given, given[-1], *module.parameters())
     if mode != "train":
 
@@ -135,6 +141,16 @@ def contender(name: str, level: str, mode: str, causal: bool, length: int, sizes
 
     # a backward pass has two products for each of the forward pass, and each tensor has a gradient
     return Contender(train, None, 3 * operations, 2 * moved, lambda: peak_bytes(train))
+
+
+def least(module: Any, length: int) -> float:
+    """The fewest operations of a pass over one item; a model's are those of its mixers and feed-forward layers."""
+    if not isinstance(module, Encoder | Decoder):
+        return module.least(length, length)
+    wide = [block.channel.wider.weight.numel() for block in module.blocks]
+    return sum(
+        block.mixer.least(length, length) + 4.0 * length * n for block, n in zip(module.blocks, wide, strict=True)
+    )
 
 
 @torch.no_grad()

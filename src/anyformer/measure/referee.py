@@ -18,6 +18,7 @@ Repeats = dict[str, dict[str, list[float]]]  # a cell -> each contender's rounds
 GRID_SHARE = 0.65  # of the budget at most, so that something remains for refinement
 SHORT_OF_TIME = "no time left"
 SPARE = 6  # calls beyond the rounds: four that warm up, a round that was begun in time, and the machine's moods
+LOWEST = "op, else layer"  # the level of each mechanism unless one is asked for
 TRIES = 3  # of a length at which somebody else was using the machine
 OTHER_MODE = 3  # times that a call takes in another mode, when nothing else is known
 OLD_LENGTHS = 4  # the student study extrapolated from so many
@@ -330,7 +331,7 @@ def plan(
     refused: Callable[[str, str, str, bool], str],
 ) -> tuple[list[Field], dict[str, str]]:
     """The fields that the request amounts to, the cheap modes first, and who takes part in none and why."""
-    either = len(levels) == 1 and levels[0] not in ("op", "layer")
+    either = list(levels) == [LOWEST]
     levels = ("op", "layer") if either else levels
     found: list[Field] = []
     reasons: dict[str, str] = {}

@@ -28,7 +28,7 @@ def summary(record: Row | None, before: Row | None, source: str = "records/cross
     columns = list(dict.fromkeys((row["mode"], row["causal"]) for row in rows.values()))
     lines = [
         [
-            mechanism + (" (layer)" if level == "layer" else ""),
+            mechanism + ("" if level == "op" else f" ({level})"),
             *(words(rows.get((mechanism, level, *column))) for column in columns),
         ]
         for mechanism, level in dict.fromkeys((name, level) for name, level, *_ in rows)

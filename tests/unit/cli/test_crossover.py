@@ -185,7 +185,7 @@ def test_compiled_needs_a_claim(capsys):
         (["--budget", "soon"], "a time such as 90s"),
         (["--mode", "foward"], "did you mean 'forward'?"),
         (["--mode", ""], "takes one or more of"),
-        (["--level", "model"], "it takes op, layer"),
+        (["--level", "modle"], "did you mean 'model'?"),
         (["--mode", "decode", "--no-causal"], "decoding is causal"),
         (["--heads", "0"], "--heads must be at least 1"),
         (["--dtype", "float8"], "it takes float32"),
