@@ -2,7 +2,7 @@
 # Packages are installed again only when pyproject.toml or constraints.txt change.
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint laws bench crossover docs
+.PHONY: help test lint smoke laws bench crossover docs
 
 BIN := .venv/bin
 
@@ -26,6 +26,11 @@ lint: .venv/.dev ## check style, types, import directions and that the generated
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/docs.py --check
+
+smoke: .venv/.core ## run every study at its smallest size, in a minute
+	rm -rf build/smoke
+	$(foreach study,$(basename $(notdir $(wildcard src/anyformer/studies/[!_]*.py))),$(BIN)/anyformer study $(study) \
+		--preset smoke --seeds 1 --record build/smoke/$(study).jsonl --work build/smoke/$(study) &&) true
 
 laws: .venv/.core ## judge every mechanism by the laws: the capability table
 	$(BIN)/anyformer laws

@@ -49,6 +49,7 @@ def crossover(ratios: Mapping[int, Sequence[float]]) -> Crossover:
     if clear == first and ahead(ratios[first]):
         return Crossover("from the first length", float(first), None, None, up_to)
     x_L, y_DL = np.log(lengths), log_medians([ratios[length] for length in lengths], DRAWS)
+    y_DL[1:] += np.random.default_rng(1).normal(0, mood(x_L, y_DL), y_DL[1:].shape)
     last_D = ((y_DL <= 0) * np.arange(1, len(lengths) + 1)).max(1) - 1  # -1: ahead everywhere
     zero_D = np.empty(len(y_DL))
     for last in np.unique(last_D).tolist():
@@ -56,6 +57,32 @@ def crossover(ratios: Mapping[int, Sequence[float]]) -> Crossover:
     length, low, high = np.exp([zero_D[0], *np.quantile(zero_D[1:], [0.025, 0.975])]).round(1).tolist()
     low, high = min(low, length, float(behind)), max(high, length, float(clear))
     return Crossover("measured" if high <= WIDEST * low else "inconclusive", length, low, high, up_to)
+
+
+def mood(x_L: Floats, y_DL: Floats) -> float:
+    """How far lengths stand off the curve of their neighbours beyond what their rounds explain: a deviation.
+
+    The rounds of a length are taken within seconds, in which the machine may be in another mood than a minute later.
+    The curve is the line through one neighbour on either side or the cubic through two: real bends show in the first
+    and real jumps in the second, so the smaller is nearer to the mood.
+    """
+    return min(
+        stand_off(x_L, y_DL, [-1, 1]) if len(x_L) >= 5 else 0.0,
+        stand_off(x_L, y_DL, [-2, -1, 1, 2]) if len(x_L) >= 7 else inf,
+    )
+
+
+def stand_off(x_L: Floats, y_DL: Floats, neighbours: Sequence[int]) -> float:
+    """By the median square, which leaves out a few lengths; of a normal variable it is 0.455 of the variance."""
+    squares = []
+    for n in range(max(neighbours), len(x_L) - max(neighbours)):
+        near = [n + step for step in neighbours]
+        powers = np.vander(x_L[near] - x_L[n], increasing=True).T
+        weights = np.linalg.solve(powers, np.eye(len(near))[0])
+        off_D = y_DL[:, n] - y_DL[:, near] @ weights
+        squares.append(np.array([off_D[0] ** 2, np.median((off_D[1:] - off_D[0]) ** 2)]) / (1 + weights @ weights))
+    seen, explained = np.median(squares, axis=0)
+    return sqrt(max(0.0, seen - explained) / 0.455)
 
 
 def zeros(x_L: Floats, y_DL: Floats, last: int) -> Floats:

@@ -30,15 +30,18 @@ def meeting_at(length, softmax_overhead, linear_overhead):
     return lambda n: (softmax_overhead + slope * n * n) / (linear_overhead + n)
 
 
-def search(law, random, *, noise=0.05, outliers=0.0, rounds=ROUNDS, refined=REFINED):
-    """What the procedure measures, with noise on both sides of each ratio and outliers three times as slow."""
+def search(law, random, *, noise=0.05, outliers=0.0, moods=0.0, rounds=ROUNDS, refined=REFINED):
+    """What the procedure measures, with noise on both sides of each ratio and outliers three times as slow.
+
+    `moods`: how much each length has in common that the next one does not have.
+    """
     ratios = {}
     while (length := next_length(ratios, GRID)) is not None:
         assert length not in ratios
         count = rounds if length in GRID else refined
         above, below = random.normal(0, noise, (2, count))
         slow = np.where(random.random(count) < outliers, 3.0 ** random.choice([-1, 1], count), 1)
-        ratios[length] = (law(length) * np.exp(above - below) * slow).tolist()
+        ratios[length] = (law(length) * np.exp(above - below + random.normal(0, moods)) * slow).tolist()
     return ratios
 
 
@@ -68,6 +71,17 @@ def test_the_interval_holds_the_crossover(truth, overheads, conditions):
     assert np.median([each.high - each.low for each in found]) <= 0.25 * truth
     assert np.median([abs(each.length - truth) for each in found]) <= 0.03 * truth
     assert all(each.low <= each.length <= each.high and each.up_to == 4096 for each in found)
+
+
+def test_moods_of_the_machine_widen_the_interval():
+    law = meeting_at(700, 100, 300)
+    calm, moody = verdicts(law, noise=0.02), verdicts(law, noise=0.02, moods=0.08)
+    measured = [each for each in moody if each.kind == "measured"]
+    assert len(measured) >= 60
+    assert sum(each.low <= 700 <= each.high for each in measured) >= 0.9 * len(measured)
+    widths = [np.median([each.high / each.low for each in found if each.kind == "measured"]) for found in (calm, moody)]
+    assert widths[1] > widths[0] ** 1.5
+    assert widths[0] < 1.12
 
 
 @pytest.mark.parametrize(
