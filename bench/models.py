@@ -27,7 +27,8 @@ from anyformer.records import recording
 DIM, HEADS, LAYERS, VOCABULARY = 256, 8, 2, 32
 LENGTHS = (128, 512, 2048, 8192)
 TOKENS = 1024  # in a batch at least
-MECHANISMS = ("softmax", "linear")
+HALF = ", bfloat16"  # autocast, after a mechanism's name
+ENTRANTS = ("softmax", "linear", "softmax" + HALF, "linear" + HALF)
 THEIRS = "torch.nn.Transformer"
 RECORD = Path(__file__).parent.parent / "records" / "bench_models.jsonl"
 
@@ -64,10 +65,12 @@ def ours(mechanism: str) -> Seq2Seq:
     )
 
 
-def step(model: nn.Module, source: Tensor, target: Tensor, answer: Tensor) -> Step:
+def step(model: nn.Module, source: Tensor, target: Tensor, answer: Tensor, *, half: bool) -> Step:
     def run() -> None:
         model.zero_grad(set_to_none=True)
-        cross_entropy(model(source, target).flatten(0, 1), answer.flatten()).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+            loss = cross_entropy(model(source, target).flatten(0, 1), answer.flatten())
+        loss.backward()
 
     return run
 
@@ -103,15 +106,16 @@ def measure(length: int, seconds: float, record: dict[str, Any]) -> None:
     torch.manual_seed(0)
     batch = max(1, TOKENS // length)
     source, target, answer = torch.randint(VOCABULARY, (3, batch, length))
-    models: dict[str, nn.Module] = {THEIRS: Theirs(length), **{name: ours(name) for name in MECHANISMS}}
+    models: dict[str, nn.Module] = {THEIRS: Theirs(length), **{n: ours(n.removesuffix(HALF)) for n in ENTRANTS}}
+    steps = {name: step(m, source, target, answer, half=name.endswith(HALF)) for name, m in models.items()}
     before = reading()
-    taken = rounds({name: step(m, source, target, answer) for name, m in models.items()}, seconds=seconds)
+    taken = rounds(steps, seconds=seconds)
     record["repeats"][str(length)] = taken
     record["results"].append(
         {
             "length": length,
             "batch": batch,
-            "speed": {name: ratio(taken[THEIRS], taken[name])._asdict() for name in MECHANISMS},
+            "speed": {name: ratio(taken[THEIRS], taken[name])._asdict() for name in ENTRANTS},
             "tokens_per_second": {
                 name: interval([batch * length / t for t in values])._asdict() for name, values in taken.items()
             },
