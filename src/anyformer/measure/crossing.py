@@ -16,7 +16,7 @@ MARGIN = 0.02  # by how much a median must be ahead: the same code twice may dif
 FINE = 1.1  # neighbours in the bracket are refined until they are as close as this
 LEVEL = 5  # more lengths than this in the bracket, and the two are level there: refining would not end it
 NOISY = 1.5  # bounds of a ratio further apart than this do not tell who is ahead
-WIDEST = 2.0  # bounds of a crossover further apart than this are no measurement
+WIDEST = 4.0  # bounds of a crossover further apart than this, two steps of the grid, are no measurement
 DRAWS = 1000
 
 

@@ -61,7 +61,7 @@ def words(row: Row | None) -> str:
         return f"{found['length']:.0f} ({found['low']:.0f} to {found['high']:.0f})"
     if found["kind"] == "from the first length":
         return f"from {found['length']:.0f}, the first measured"
-    return "never" if found["kind"] == "none" else "too noisy to tell"
+    return f"not up to {found['up_to']}" if found["kind"] == "none" else "too noisy to tell"
 
 
 def agreement(one: Row, other: Row) -> str:
@@ -90,5 +90,6 @@ def agreement(one: Row, other: Row) -> str:
 
 def alike(one: Row, other: Row) -> bool:
     if one["kind"] != other["kind"]:
-        return False
+        ends = {found["kind"]: found for found in (one, other)}
+        return ends.keys() == {"none", "measured"} and ends["measured"]["high"] > ends["none"]["up_to"]
     return one["kind"] != "measured" or (one["low"] <= other["high"] and other["low"] <= one["high"])

@@ -46,7 +46,7 @@ def test_a_line_for_each_mechanism_and_a_column_for_each_mode_and_order():
         None,
     )
     assert "| mechanism | forward, full | train, causal |" in text
-    assert "| linear | 300 (280 to 330) | never |" in text
+    assert "| linear | 300 (280 to 330) | not up to 4096 |" in text
     assert "| lambda_layer (layer) | from 128, the first measured | \N{EN DASH} |" in text
     assert "commit abcdef012345" in text
 
@@ -75,3 +75,13 @@ def test_what_one_run_cannot_tell_is_neither_agreement_nor_the_opposite():
     one = record(row("linear", "forward", False), row("local", "forward", False, "inconclusive"))
     said = agreement(one, record(row("linear", "forward", False), row("local", "forward", False)))
     assert said.endswith("in 1 of the 1 cells that both decide. 1 more is too noisy in one of them.")
+
+
+def test_a_crossing_beyond_where_the_other_run_ended_is_no_contradiction():
+    short = row("linear", "forward", False, "none")
+    short["crossover"]["up_to"] = 256
+    assert agreement(record(short), record(row("linear", "forward", False))).endswith(
+        "1 of the 1 cells that both decide."
+    )
+    short["crossover"]["up_to"] = 1024
+    assert "in 0 of the 1 cells" in agreement(record(short), record(row("linear", "forward", False)))
