@@ -2,23 +2,29 @@
 
 The tables of README.md stand between `<!-- generated: NAME -->` and `<!-- end -->`; docs/mechanisms.md and
 docs/bench.md are generated whole, and docs/crossover.svg is its picture. The sources are the cards, read without torch,
-and records/*.jsonl.
+and records/*.jsonl. A study that has records has docs/studies/NAME.md and its pictures; its verdicts take torch.
 """
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anyformer import cli
+from anyformer import cli, studies
 from anyformer.card import entries
-from anyformer.records import read
+from anyformer.records import latest, read
 from anyformer.reports import bench, cards, crossings, figures
-from anyformer.reports.markdown import code, table
+from anyformer.reports import studies as study_pages
+from anyformer.reports.markdown import code, plain, table
+from anyformer.studies import _run
+
+Row = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 RECORDS = Path("records")
+MODELS = RECORDS / "bench_models.jsonl"
 
 
 def texts(root: Path) -> dict[Path, str]:
@@ -32,18 +38,42 @@ def texts(root: Path) -> dict[Path, str]:
         "verbs": verbs(),
         "crossover": crossings.summary(crossing, before),
     }
+    studied = {name: judged(root / RECORDS / f"{name}.jsonl", name) for name in studies.names()}
+    parts["verdicts"] = "\n\n".join(verdicts(said) for _, said in studied.values() if said)
     readme = root / "README.md"
     wanted = {
         readme: filled(readme.read_text(encoding="utf-8"), parts),
         root / "docs" / "mechanisms.md": cards.page(found),
-        root / "docs" / "bench.md": bench.page(record),
+        root / "docs" / "bench.md": f"{bench.page(record)}\n{bench.models(latest(root / MODELS, 'bench models'))}",
     }
     if crossing is not None:
         wanted[root / "docs" / "crossover.svg"] = figures.crossing(crossing)
+    for name, (kept, said) in studied.items():
+        if kept:
+            files = study_pages.markdown(name, kept, said)
+            wanted |= {root / "docs" / "studies" / file: text for file, text in files.items()}
     return wanted
 
 
-def records(root: Path, kind: str) -> list[dict[str, Any]]:
+def judged(path: Path, name: str) -> tuple[list[Row], list[Row]]:
+    """Finished trials and verdicts: of the presets, which have answers of their own, the one with the most trials."""
+    if not path.exists():
+        return [], []
+    done, chosen = studies.finished(read(path)), studies.study(name)
+    presets = Counter(record["what"]["preset"] for record in done if record["what"]["preset"] in chosen.PRESETS)
+    seeds = max((record["seed"] for record in done), default=0) + 1
+    kept = [r for preset, _ in presets.most_common(1) for r in _run.records(path, chosen.trials(preset, seeds))]
+    return kept, chosen.verdicts(kept)
+
+
+def verdicts(said: Sequence[Row]) -> str:
+    return table(
+        ("claim", "figure claimed", "verdict"),
+        [(plain(f"{v['claim']}. {v['says']}"), plain(v["claimed"]), f"**{v['verdict']}**") for v in said],
+    )
+
+
+def records(root: Path, kind: str) -> list[Row]:
     path = root / RECORDS / f"{kind}.jsonl"
     return read(path) if path.exists() else []
 

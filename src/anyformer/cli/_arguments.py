@@ -1,8 +1,11 @@
 """Words of the command line that several verbs understand."""
 
 import ast
+import os
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from anyformer.card import did_you_mean
@@ -53,3 +56,41 @@ def option(text: str, reserved: Sequence[str], whose: str = "the example's") -> 
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def require_writable(path: Path | None) -> None:
+    """Better refused now than when all is measured."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it")
+    require_place(path)
+
+
+def require_folder(path: Path | None) -> None:
+    if path is None:
+        return
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file: name a folder")
+    require_place(path)
+
+
+def require_place(path: Path) -> None:
+    """What is there, or else the folder that it would be made in, can be written."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if (there != path and not there.is_dir()) or not os.access(there, os.W_OK):
+        raise ValueError(f"{path} cannot be written: choose another place")
+
+
+def require_report(flag: str) -> None:
+    if not (find_spec("matplotlib") and find_spec("jinja2")):
+        raise ValueError(f"{flag} needs matplotlib and jinja2: pip install 'anyformer[report]'")
+
+
+def require_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {device} is not to be had here: {error}") from None

@@ -2,14 +2,13 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from anyformer.card import find, mechanisms
-from anyformer.cli._arguments import listed, option, seconds
+from anyformer.cli._arguments import listed, option, require_device, require_writable, seconds
 from anyformer.cli._terminal import reader_may_leave, show, show_json
 from anyformer.records import read, recording, write_whole
 
@@ -168,15 +167,6 @@ def options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def require_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {device} is not to be had here: {error}") from None
-
-
 def place_of_page(args: argparse.Namespace) -> Path | None:
     page = args.html or (None if args.json else PAGE)
     from importlib.util import find_spec
@@ -187,17 +177,6 @@ def place_of_page(args: argparse.Namespace) -> Path | None:
         raise ValueError("--html needs matplotlib and jinja2: pip install 'anyformer[report]'")
     print("no page without matplotlib and jinja2: pip install 'anyformer[report]'", file=sys.stderr)
     return None
-
-
-def require_writable(path: Path | None) -> None:
-    """Better refused now than when all is measured."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written: choose another place")
 
 
 def unfinished(path: Path, what: Row) -> Row:

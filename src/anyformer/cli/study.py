@@ -2,14 +2,19 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from anyformer.card import did_you_mean
+from anyformer.cli._arguments import require_folder, require_report, require_writable
 from anyformer.cli._terminal import Progress, reader_may_leave, show, show_json
 from anyformer.records import write_whole
 from anyformer.studies import Row, Trial, names, study
+
+Guess = tuple[float, str]  # the seconds of a trial, and how they are known
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """0: done; 1: a trial failed; 130: interrupted."""
     if args.name is None:
+        if args.record or args.work or args.html or args.dry_run:
+            raise ValueError(f"--record, --work, --html and --dry-run need the name of a study: {', '.join(names())}")
         show_json(names()) if args.json else show(*(f"{name}  {about}" for name, about in names().items()))
         return 0
     for name in ("seeds", "jobs"):
@@ -36,24 +43,32 @@ def run(args: argparse.Namespace) -> int:
     if args.preset not in chosen.PRESETS:
         near = did_you_mean(args.preset, list(chosen.PRESETS))
         raise ValueError(f"{args.name} has no preset {args.preset!r}{near}; it has {', '.join(chosen.PRESETS)}")
+    path, work = args.record or Path("records") / f"{args.name}.jsonl", args.work or Path(".anyformer") / args.name
+    require_writable(path)
+    require_folder(work)
+    require_writable(args.html)
+    if args.html is not None:
+        require_report("--html")
     from anyformer.studies import _run
 
-    path = args.record or Path("records") / f"{args.name}.jsonl"
     trials = chosen.trials(args.preset, args.seeds)
     done = _run.records(path, trials)
     todo = _run.missing(trials, done)
-    expected = guesses(args, todo, done)
-    if args.dry_run:
-        return plan(args, todo, done, expected)
     failed: list[str] = []
-    if todo:
-        with Progress(quiet=args.json, every=10.0) as progress:
-            try:
-                work = args.work or Path(".anyformer") / args.name
-                failed = _run.run(args.name, todo, path, work, args.jobs, expected, progress.tell)
-            except KeyboardInterrupt:
-                print("interrupted: what is done is kept; the same command goes on", file=sys.stderr)
-                return 130
+    if todo or args.dry_run:
+        try:
+            with Progress(quiet=args.json, every=10.0) as progress:
+                progress.tell("estimating how long it will take")
+                expected = guesses(args, todo, done)
+                if not args.dry_run:
+                    seconds = [guess for guess, _ in expected]
+                    failed = _run.run(args.name, todo, path, work, args.jobs, seconds, progress.tell)
+        except KeyboardInterrupt:
+            print("interrupted: what is done is kept; the same command goes on", file=sys.stderr)
+            return 130
+    if args.dry_run:
+        plan(args, todo, done, expected)
+        return 0
     for failure in failed:
         print(f"failed: {failure}", file=sys.stderr)
     done = _run.records(path, trials)
@@ -61,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def guesses(args: argparse.Namespace, todo: Sequence[Trial], done: Sequence[Row]) -> list[float]:
-    """Seconds of each trial, as one of several workers would take."""
+def guesses(args: argparse.Namespace, todo: Sequence[Trial], done: Sequence[Row]) -> list[Guess]:
+    """What each trial takes, as one of several workers."""
     import torch
 
     from anyformer.studies import _run
@@ -75,21 +90,30 @@ def guesses(args: argparse.Namespace, todo: Sequence[Trial], done: Sequence[Row]
         torch.set_num_threads(threads)
 
 
-def plan(args: argparse.Namespace, todo: Sequence[Trial], done: Sequence[Row], expected: Sequence[float]) -> int:
+def plan(args: argparse.Namespace, todo: Sequence[Trial], done: Sequence[Row], expected: Sequence[Guess]) -> None:
     rows = [
-        {"trial": t.what["trial"], "seed": t.seed, "seconds": round(s, 1)} for t, s in zip(todo, expected, strict=True)
+        {"trial": trial.what["trial"], "seed": trial.seed, "seconds": round(seconds, 1), "source": source}
+        for trial, (seconds, source) in zip(todo, expected, strict=True)
     ]
-    seconds = sum(s / (1 if t.alone else args.jobs) for t, s in zip(todo, expected, strict=True))
+    total = sum(s / (1 if t.alone else args.jobs) for t, (s, _) in zip(todo, expected, strict=True))
     if args.json:
-        show_json({"done": len(done), "seconds": round(seconds), "trials": rows})
-        return 0
+        show_json({"done": len(done), "seconds": round(total), "trials": rows})
+        return
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("trials", "seconds", "kind", "source"):
+        drawn.add_column(heading, justify="right" if heading in ("trials", "seconds") else "left")
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for trial, (seconds, source) in zip(todo, expected, strict=True):
+        kinds.setdefault((", ".join(trial.what["trial"].split(", ")[:2]), source), []).append(seconds)
+    for (kind, source), taken in kinds.items():
+        drawn.add_row(str(len(taken)), f"{sum(taken):.0f}", kind, source)
+    left = timedelta(seconds=round(total))
     show(
-        *(f"{row['seconds']:8.0f} s  {row['trial']} (seed {row['seed']})" for row in rows),
-        f"{len(todo)} trials would run and {len(done)} are done: {seconds / 60:.0f} minutes with {args.jobs} jobs.",
-        "A trial is taken to last as long as it did with another seed; else a few steps were measured now, or it is "
-        "the most that it may take.",
+        *([drawn] if rows else []),
+        f"{len(todo)} trials would run and {len(done)} are done: {left} with {args.jobs} jobs.",
     )
-    return 0
 
 
 def answer(args: argparse.Namespace, records: Sequence[Row], verdicts: Sequence[Row], failed: Sequence[str]) -> None:
@@ -101,16 +125,23 @@ def answer(args: argparse.Namespace, records: Sequence[Row], verdicts: Sequence[
         if args.json:
             show_json({"study": args.name, "preset": args.preset, "verdicts": list(verdicts), "failed": list(failed)})
         else:
-            show(table(verdicts))
+            show(*(part for row in verdicts for part in block(row)), summary(args, verdicts))
         sys.stdout.flush()
 
 
-def table(verdicts: Sequence[Row]) -> Any:
-    from rich.table import Table
+def block(row: Row) -> list[Any]:
+    """A claim, its verdict and why."""
+    from rich.padding import Padding
+    from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold", show_lines=False)
-    for heading in ("claim", "verdict", "says", "claimed", "because"):
-        drawn.add_column(heading, no_wrap=heading in ("claim", "verdict"))
-    for row in verdicts:
-        drawn.add_row(*(row[name] for name in ("claim", "verdict", "says", "claimed", "because")))
-    return drawn
+    said = f"{row['says']} ({row['document']}: {row['claimed']})"
+    return [
+        Text(f"{row['claim']}  {row['verdict']}", style="bold"),
+        *(Padding(Text(text), (0, 0, 0, 4)) for text in (said, row["because"])),
+        "",
+    ]
+
+
+def summary(args: argparse.Namespace, verdicts: Sequence[Row]) -> str:
+    counts = Counter(row["verdict"] for row in verdicts)
+    return f"{args.name}, preset {args.preset}: " + ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -190,3 +190,25 @@ def origin(record: Row, source: str, link: str) -> str:
         f"Machine: {plain(', '.join(map(str, facts)))}.\n\n"
         f"Source: the record of {record['started']} in [{source}]({link}), {commit}{changed}."
     )
+
+
+# Models
+
+
+def models(record: Row | None, source: str = "records/bench_models.jsonl") -> str:
+    """Training of a whole sequence-to-sequence model against torch's."""
+    if record is None:
+        return "## Models\n\n" + NONE.replace("make bench", "python bench/models.py") + "\n"
+    what, names = record["what"], list(record["results"][0]["speed"])
+    lines = [
+        [str(row["length"]), str(row["batch"]), *(ratio(row["speed"][name]) for name in names)]
+        for row in record["results"]
+    ]
+    parts = [
+        "## Models",
+        f"Training steps of a sequence-to-sequence model, dim {what['dim']}, {what['heads']} heads, {what['layers']} + "
+        f"{what['layers']} layers: time of torch.nn.Transformer over anyformer's, in the same interleaved rounds.",
+        table(["tokens", "batch", *names], lines),
+        origin(record, source, f"../{source}"),
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -461,6 +461,12 @@ def draw_lines(ax: Any, lines: Sequence[tuple[Style, Sequence[tuple[float, Inter
     powers = range(ceil(log2(first)), floor(log2(last)) + 1)
     ticks = [2.0**k for k in powers[:: ceil(len(powers) / 6) or 1]] or [first]
     ax.set_xticks(ticks, [short(tick) for tick in ticks])
+    frame(ax, "tokens")
+    return min(reach), max(reach)
+
+
+def frame(ax: Any, along: str) -> None:
+    """A plain one; `along` is what the horizontal axis counts."""
     ax.minorticks_off()
     ax.tick_params(colors=INK, length=0, labelsize=11, pad=5)
     ax.grid(axis="y", color=RULE, lw=0.8)
@@ -468,8 +474,7 @@ def draw_lines(ax: Any, lines: Sequence[tuple[Style, Sequence[tuple[float, Inter
     for side in ax.spines:
         ax.spines[side].set_visible(side == "bottom")
     ax.spines["bottom"].set_color(RULE)
-    ax.set_xlabel("tokens", fontsize=11, color=INK, loc="right", labelpad=1)
-    return min(reach), max(reach)
+    ax.set_xlabel(along, fontsize=11, color=INK, loc="right", labelpad=1)
 
 
 def ring(ax: Any, s: Series, at: float, colour: str) -> None:

@@ -49,20 +49,26 @@ Table = dict[str, Any]
 
 def render(records: Iterable[Row], found: Mapping[str, Entry] | None = None) -> str:
     """The page of the newest runs among the records; `found` are the mechanisms of its capability table."""
-    with figures.extra():
-        from jinja2 import Environment, StrictUndefined
-        from markupsafe import Markup
-
     found = entries() if found is None else found
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"svg": Markup, "csp_hash": csp_hash, "marked": lambda words: Markup(marked(words))}
-    template = environment.from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    return template.render(
+    return filled(
+        "page.html",
         runs=[view(run, f"run{n}", titles(found)) for n, run in enumerate(newest(records), 1)],
         capabilities=capabilities(found),
-        light=figures.LIGHT,
-        dark=figures.DARK,
     )
+
+
+def filled(template: str, **values: Any) -> str:
+    """A page from its template, which extends base.html."""
+    with figures.extra():
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
+
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters |= {"svg": Markup, "csp_hash": csp_hash, "marked": lambda words: Markup(marked(words))}
+    return environment.get_template(template).render(values, light=figures.LIGHT, dark=figures.DARK)
 
 
 def csp_hash(script: str) -> str:
@@ -72,7 +78,7 @@ def csp_hash(script: str) -> str:
 
 def marked(words: str) -> str:
     """Escaped; [low, high] in a lighter face and on the line of its number, and the number of a paper as a link."""
-    safe = re.sub(r" (\[[\d.,]+, [\d.,]+\])", r'&nbsp;<span class="ci">\1</span>', escape(words))
+    safe = re.sub(r" (\[-?[\d.,]+, -?[\d.,]+\])", r'&nbsp;<span class="ci">\1</span>', escape(words))
     return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1" rel="noreferrer">\g<0></a>', safe)
 
 

@@ -6,6 +6,7 @@ A study's file has `CLAIMS`, `PRESETS`, `trials(preset, seeds)`, `run(what, seed
 
 import ast
 import importlib
+import json
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, cast
@@ -15,6 +16,7 @@ from anyformer.card import did_you_mean
 Row = dict[str, Any]
 Word = Literal["reproduced", "refuted", "inconclusive"]
 Verdict = tuple[Word, str]  # and why, with the numbers
+SEEDS = 2  # the fewest that have an interval
 
 
 class Claim(NamedTuple):
@@ -23,14 +25,25 @@ class Claim(NamedTuple):
     says: str  # in our words
     claimed: str  # the figure
     decided_by: Callable[[Row], bool]  # the trials that tell, by what they are
-    judge: Callable[[Sequence[Row]], Verdict | None]  # their records -> a verdict; None if too few of them are there
+    judge: Callable[[Sequence[Row]], Verdict]  # their records, all of them with each seed
 
 
 class Trial(NamedTuple):
-    """One run with one seed; `what` is all that decides its outcome, and "trial" in it names it for readers."""
+    """One run with one seed; `what` is all that decides its outcome.
+
+    "trial" in it names it for readers, from the general to the particular: "fresh, linear, length 8".
+    """
 
     what: Row
     seed: int
+
+    @property
+    def key(self) -> str:
+        return json.dumps([self.what, self.seed], sort_keys=True)
+
+    @property
+    def name(self) -> str:
+        return f"{self.what['trial']} (seed {self.seed})"
 
     @property
     def alone(self) -> bool:
@@ -48,8 +61,8 @@ class Study(Protocol):
     def run(self, what: Row, seed: int, folder: Path) -> Row:
         """Results of a trial; it goes on from what it left in the folder, if it was stopped before."""
 
-    def seconds(self, what: Row) -> float:
-        """How long a trial will take here, from a quick measurement."""
+    def seconds(self, what: Row) -> tuple[float, str]:
+        """How long a trial will take here, and how that is known."""
 
     def verdicts(self, records: Sequence[Row]) -> list[Row]:
         """One for each claim."""
@@ -70,20 +83,34 @@ def study(name: str) -> Study:
 
 
 def finished(records: Sequence[Row]) -> list[Row]:
-    """The newest finished record of each trial and seed."""
-    newest = {(r["what"]["trial"], r["seed"]): r for r in records if r.get("kind") == "study" and r["status"] == "done"}
-    return list(newest.values())
+    """The newest finished record of each trial."""
+    rows = [r for r in records if (r.get("kind"), r.get("status")) == ("study", "done")]
+    return list({Trial(r["what"], r["seed"]).key: r for r in rows}.values())
 
 
-def judged(claims: Sequence[Claim], records: Sequence[Row]) -> list[Row]:
-    """The verdicts on claims; records must be of one study and preset."""
+def judged(claims: Sequence[Claim], records: Sequence[Row], trials: Callable[[str, int], list[Trial]]) -> list[Row]:
+    """The verdicts on claims; records must be of one study and preset.
+
+    A claim is judged by the seeds of which all its trials have finished. They must be SEEDS at least, unless it has
+    trials with a single seed only.
+    """
     records = finished(records)
-    if len({(r["what"]["study"], r["what"]["preset"]) for r in records}) > 1:
+    of = {(r["what"]["study"], r["what"]["preset"]) for r in records}
+    if len(of) > 1:
         raise ValueError("these records are of several presets, which tell different things: judge one at a time")
+    wanted = trials(of.pop()[1], max(SEEDS, *(r["seed"] + 1 for r in records))) if of else []
+    there = {Trial(r["what"], r["seed"]).key: r for r in records}
     found = []
     for claim in claims:
-        deciding = [r for r in records if claim.decided_by(r["what"])]
-        verdict, because = claim.judge(deciding) or ("not measured", "its trials have not run, or not all of them")
+        own = [trial for trial in wanted if claim.decided_by(trial.what)]
+        missing = [trial for trial in own if trial.key not in there]
+        whole = {trial.seed for trial in own} - {trial.seed for trial in missing}
+        deciding = [there[trial.key] for trial in own if trial.seed in whole]
+        verdict: str
+        if not own or len(whole) < min(SEEDS, len({trial.seed for trial in own})):
+            verdict, because = "not measured", lacking(missing)
+        else:
+            verdict, because = claim.judge(deciding)
         found.append(
             {
                 **{name: getattr(claim, name) for name in ("document", "says", "claimed")},
@@ -94,3 +121,10 @@ def judged(claims: Sequence[Claim], records: Sequence[Row]) -> list[Row]:
             }
         )
     return found
+
+
+def lacking(missing: Sequence[Trial]) -> str:
+    if not missing:
+        return "none of its trials has finished"
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return f"not finished: {'; '.join(trial.name for trial in missing[:3])}{more}"

@@ -2,7 +2,6 @@
 
 import fcntl
 import hashlib
-import json
 import multiprocessing
 import os
 import re
@@ -21,6 +20,8 @@ from anyformer.studies import Row, Trial, finished, study
 
 Tell = Callable[[str, float | None], None]  # what is going on, and the seconds left
 
+ASKED = threading.Event()  # in a worker: Ctrl-C came before a trial could take it
+
 
 def executor(jobs: int) -> Executor:
     """Where trials run: processes of this machine. Any other Executor, such as a cluster's, can take its place."""
@@ -30,7 +31,8 @@ def executor(jobs: int) -> Executor:
 def worker() -> None:
     """Ctrl-C reaches the parent alone, which passes it on once; and no worker outlives its parent."""
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, lambda *_: ASKED.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -52,6 +54,8 @@ def one(name: str, trial: Trial, record: Path, folder: Path, threads: int | None
     if ours:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        if ASKED.is_set():
+            raise KeyboardInterrupt
         with recording(record, "study", trial.what, seed=trial.seed) as row:
             row["results"] = [study(name).run(trial.what, trial.seed, folder)]
     finally:
@@ -63,32 +67,27 @@ def one(name: str, trial: Trial, record: Path, folder: Path, threads: int | None
 
 def records(path: Path, trials: Sequence[Trial]) -> list[Row]:
     """Those of finished trials that are among these, with the same parameters."""
-    if not path.exists():
-        return []
-    wanted = {key(trial) for trial in trials}
-    rows = [r for r in read(path) if r.get("kind") == "study"]
-    return [r for r in finished(rows) if key(Trial(r["what"], r["seed"])) in wanted]
+    wanted = {trial.key for trial in trials}
+    rows = finished(read(path)) if path.exists() else []
+    return [r for r in rows if Trial(r["what"], r["seed"]).key in wanted]
 
 
 def missing(trials: Sequence[Trial], done: Sequence[Row]) -> list[Trial]:
-    there = {key(Trial(r["what"], r["seed"])) for r in done}
-    return [trial for trial in trials if key(trial) not in there]
-
-
-def key(trial: Trial) -> str:
-    return json.dumps([trial.what, trial.seed], sort_keys=True)
+    there = {Trial(r["what"], r["seed"]).key for r in done}
+    return [trial for trial in trials if trial.key not in there]
 
 
 def folder(work: Path, trial: Trial) -> Path:
     """Of a trial's checkpoints; another one if any parameter changes."""
     readable = re.sub(r"\W+", "-", f"{trial.what['preset']} {trial.what['trial']} seed {trial.seed}")
-    return work / f"{readable}-{hashlib.sha256(key(trial).encode()).hexdigest()[:8]}"
+    return work / f"{readable}-{hashlib.sha256(trial.key.encode()).hexdigest()[:8]}"
 
 
-def estimates(name: str, todo: Sequence[Trial], done: Sequence[Row]) -> list[float]:
-    """Seconds of each: as long as the same trial took with another seed, or by a quick measurement."""
+def estimates(name: str, todo: Sequence[Trial], done: Sequence[Row]) -> list[tuple[float, str]]:
+    """Seconds of each and how that is known: the same trial took so long with another seed, or the study says."""
     took = {r["what"]["trial"]: r["results"][0].get("seconds") for r in done if not r["results"][0].get("diverged")}
-    return [took.get(t.what["trial"]) or study(name).seconds(t.what) for t in todo]
+    asked = study(name).seconds
+    return [(s, "so long with another seed") if (s := took.get(t.what["trial"])) else asked(t.what) for t in todo]
 
 
 def run(
@@ -115,35 +114,46 @@ def run(
                 ):
                     trial, _ = waiting[0]
                     threads = 1 if jobs > 1 and not trial.alone else None
-                    job = workers.submit(one, name, trial, record, folder(work, trial), threads)
-                    running[job] = waiting.pop(0)
+                    with uninterrupted():
+                        job = workers.submit(one, name, trial, record, folder(work, trial), threads)
+                        running[job] = waiting.pop(0)
                 left = sum(guess / (1 if trial.alone else jobs) for trial, guess in [*waiting, *running.values()])
-                names = "; ".join(f"{trial.what['trial']} (seed {trial.seed})" for trial, _ in running.values())
-                tell(f"{done} of {len(todo)} trials done, now: {names}", left * (took / guessed if guessed else 1.0))
+                now = "; ".join(trial.name for trial, _ in running.values())
+                tell(f"{done} of {len(todo)} trials done, now: {now}", left * (took / guessed if guessed else 1.0))
                 ready, _ = wait(running, timeout=2.0, return_when=FIRST_COMPLETED)
+                for job in ready:
+                    trial, guess = running.pop(job)
+                    error = job.exception()
+                    if error is None:
+                        done, took, guessed = done + 1, took + job.result(), guessed + guess
+                    elif isinstance(error, KeyboardInterrupt | BrokenProcessPool):
+                        raise error
+                    else:
+                        failed.append(f"{trial.name}: {error}")
+            except BrokenProcessPool:
+                if not asked:
+                    raise ChildProcessError(
+                        "a worker was killed, perhaps for want of memory; what is done is kept: run the same again to "
+                        "go on, with fewer --jobs if memory is short"
+                    ) from None
             except KeyboardInterrupt:
                 asked, waiting = True, []
                 for child in multiprocessing.active_children():
                     if child.pid is not None:
                         os.kill(child.pid, signal.SIGINT)
-                continue
-            for job in ready:
-                trial, guess = running.pop(job)
-                error = job.exception()
-                if isinstance(error, BrokenProcessPool):
-                    raise ChildProcessError(
-                        "a worker was killed, perhaps for want of memory; what is done is kept: run the same again to "
-                        "go on, with fewer --jobs if memory is short"
-                    )
-                if isinstance(error, KeyboardInterrupt):
-                    asked, waiting = True, []
-                elif error is not None:
-                    failed.append(f"{trial.what['trial']} (seed {trial.seed}): {error}")
-                else:
-                    done, took, guessed = done + 1, took + job.result(), guessed + guess
     if asked:
         raise KeyboardInterrupt
     return failed
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits; in a process that is started here, until `worker` has it ready."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
