@@ -255,7 +255,7 @@ def crosses_at(claimed: float, found: Row) -> Word:
 def ahead_at(claimed: float, found: Row) -> Word:
     """Whether linear is ahead at the length that is claimed and from there on."""
     if found["kind"] == "measured":
-        return above(Span(-found["length"], -found["high"], -found["low"]), -claimed)
+        return "reproduced" if found["high"] <= claimed else "refuted" if found["low"] >= claimed else "inconclusive"
     if found["kind"] == "none":
         return "refuted" if claimed <= found["up_to"] else "inconclusive"
     return "reproduced" if found["kind"] == "from the first length" else "inconclusive"
