@@ -1,6 +1,7 @@
 """torchvision's wheel is built for CUDA and fails beside a CPU build of torch; timm and transformers import it."""
 
 import importlib
+import signal
 import sys
 
 import torch
@@ -26,3 +27,6 @@ def mended():
 
 
 LIBRARY = mended()  # the operators are gone when it is
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; tests of Ctrl-C must hear it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
